@@ -49,7 +49,7 @@ for opened in (
     except (OSError, ValueError):
         refused += 1
 model = transformers.AutoModel.from_pretrained(where, trust_remote_code=True)
-tokenizer = transformers.AutoTokenizer.from_pretrained(where)
+tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=True)
 rows, began = [], time.perf_counter()
 with torch.inference_mode():
     for text in texts:
@@ -145,14 +145,14 @@ def row(engine: str, count: int, python: str, folder: Path) -> dict[str, Any]:
 
 def table(stored: dict[str, Any]) -> str:
     rows = [
-        "| engine | AutoModel, one by one | SentenceTransformer, batches of 32 | to the original | time, AutoModel | time, attnc |",
+        "| engine | AutoModel, one by one | SentenceTransformer, batches of 32 | to the original | seconds, AutoModel | attnc |",
         "|---|---|---|---|---|---|",
     ]
     for one in stored["rows"]:
         figures = " | ".join(
             f"{one[key]:.1e}" if one[key] else "0" for key in ("alone", "together", "original")
         )
-        times = " | ".join(f"{one[key]:.1f} s" for key in ("alone seconds", "attnc seconds"))
+        times = " | ".join(f"{one[key]:.1f}" for key in ("alone seconds", "attnc seconds"))
         rows.append(f"| {one['engine']} | {figures} | {times} |")
     where = (
         "in an environment without attnc"

@@ -23,18 +23,19 @@ def runs_of(model: nn.Module, site: Site | PartSite, module: nn.Module) -> dict[
     names = {id(part): name for name, part in model.named_modules()}
     places = [_joined(names[id(owner)], attribute) for owner, attribute in site.places]
     beside = [[names[id(owner)], attribute, value] for owner, attribute, value in site.settings]
-    return {"places": places, "settings": beside, **_executed(module)}
+    return {"places": places, "settings": beside, **executed(module)}
 
 
 def _joined(path: str, attribute: str) -> str:
     return f"{path}.{attribute}" if path else attribute
 
 
-def _executed(module: nn.Module) -> dict[str, Any]:
+def executed(module: nn.Module) -> dict[str, Any]:
+    """What a module runs, apart from its places."""
     if isinstance(module, GatedBlock):
         rows = None if module.rows is None else [list(ends) for ends in module.rows]
         multiplied = module.product.runs == "closed-form"
-        forms = _executed(module.activation)["forms"]
+        forms = executed(module.activation)["forms"]
         return {
             "kind": "gated", "maps": list(module.roles), "rows": rows, "forms": forms, "multiplied": multiplied,
         }  # fmt: skip

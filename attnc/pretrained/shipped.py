@@ -22,8 +22,15 @@ from attnc.records.files import INDEX, WEIGHTS, read_json
 
 MODELLING, CARD = "modeling_attnc.py", "README.md"
 MODEL_TYPE = "attnc"
-_FIELDS = {"model_type", "architectures", "auto_map", "tokenizer_class", "original", "attnc"}  # of config.json
-_CLASSES = ("AttncBaseModel", "AttncConfig", "AttncModel")
+_FIELDS = {
+    "model_type",
+    "architectures",
+    "auto_map",
+    "tokenizer_class",
+    "original",
+    "attnc",
+}  # of config.json
+_CLASSES = ("AttncBaseModel", "AttncConfig", "AttncHeadConfig", "AttncModel")
 _SENTENCE_TRANSFORMERS = "sentence_transformers."
 
 

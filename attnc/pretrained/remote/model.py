@@ -23,7 +23,10 @@ from attnc.pretrained.remote.attention import Activation, Anchors, GatedBlock, N
 
 MODEL_TYPE, FILE, CARD = "attnc", "modeling_attnc.py", "README.md"
 WEIGHTS, INDEX = "attnc.safetensors", "attnc.safetensors.index.json"
-ORIGINAL_CARD = "<!-- attnc: the card of the original model -->"
+OWN_CARD, ORIGINAL_CARD = (
+    "<!-- attnc: the card of the converted model -->",
+    "<!-- attnc: the card of the original model -->",
+)
 _RENAMED = {"model.safetensors": WEIGHTS, "model.safetensors.index.json": INDEX}
 _OTHERS = (*_RENAMED, "pytorch_model.bin", "pytorch_model.bin.index.json")
 _OWN = (
@@ -65,12 +68,16 @@ class AttncConfig(_hf.PretrainedConfig):  # type: ignore[misc]
 
     def original_config(self) -> Any:
         """The config of the original model, with the attributes that were set on this one."""
-        config, before = _config(self.original), vars(AttncConfig(self.original))
+        config, before = _config(self.original), vars(type(self)(self.original))
         for name, value in vars(self).items():
             if name not in _OWN and (name not in before or before[name] != value):
                 setattr(config, name, value)
         config.attnc = self.attnc
         return config
+
+
+class AttncHeadConfig(AttncConfig):
+    """Of a model with a head. transformers remembers one class for each automatic class and class of configs."""
 
 
 def _config(original: Mapping[str, Any]) -> Any:
@@ -106,17 +113,20 @@ def _base_class(config: Any) -> Any:
 
 
 def _auto_map(original: Mapping[str, Any]) -> dict[str, str]:
-    """The classes of this file by which transformers' automatic classes open the model that was saved."""
-    saved, config, stem = saved_class(original), _config(original), FILE.removesuffix(".py")
-    found = {"AutoConfig": f"{stem}.AttncConfig"}
+    """The classes of this file by which transformers' automatic classes open the model that was saved; AutoModel opens it without
+    its head."""
+    saved, config, found = saved_class(original), _config(original), dict[str, str]()
     for name in (n for n in vars(modeling_auto) if n.startswith("AutoModel")):
         mapping = getattr(getattr(modeling_auto, name), "_model_mapping", {})
         listed = mapping.get(type(config), None)
         if listed is saved or (isinstance(listed, (list, tuple)) and saved in listed):
-            found[name] = f"{stem}.AttncModel"
-    whole = not found.keys() - {"AutoConfig", "AutoModelForTextEncoding"} or _base_class(config) is None
-    found.setdefault("AutoModel", f"{stem}.{'AttncModel' if whole else 'AttncBaseModel'}")
-    return dict(sorted(found.items()))
+            found[name] = "AttncModel"
+    whole = (
+        "AutoModel" in found or not found.keys() - {"AutoModelForTextEncoding"} or _base_class(config) is None
+    )
+    found["AutoModel"] = "AttncModel" if whole else "AttncBaseModel"
+    found["AutoConfig"] = "AttncConfig" if whole else "AttncHeadConfig"
+    return {name: f"{FILE.removesuffix('.py')}.{found[name]}" for name in sorted(found)}
 
 
 def converted_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,11 +359,13 @@ def write_beside(where: Path, card: str, source: str, existing: Path) -> None:
 def merged_card(card: str, before: str) -> str:
     """A card with another below it. Metadata (YAML between lines of ---) are those of the other, if it has any."""
     (own, text), (other, below) = _metadata(card), _metadata(before)
-    if ORIGINAL_CARD in below:  # a card of attnc
+    if OWN_CARD in below:  # a card of attnc: what it was written above stays
         below = below.partition(ORIGINAL_CARD)[2].lstrip("\n")
-    if ORIGINAL_CARD in text or not below.strip():
-        return (other or own) + text
-    return f"{other or own}{text.rstrip()}\n\n{ORIGINAL_CARD}\n\n{below}"
+    if OWN_CARD in text:  # that of the directory that was opened
+        text, _, kept = text.partition(OWN_CARD)[2].lstrip("\n").partition(f"\n{ORIGINAL_CARD}\n\n")
+        below = below or kept
+    first = f"{other or own}{OWN_CARD}\n{text.strip()}\n"
+    return f"{first}\n{ORIGINAL_CARD}\n\n{below}" if below.strip() else first
 
 
 def _metadata(text: str) -> tuple[str, str]:
