@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -127,7 +128,9 @@ def test_attnc_is_not_needed(saved: Any) -> None:
     """In a process in which attnc cannot be imported, each directory gives the numbers of attnc's modules."""
     made = [saved(*case) for case in CASES]
     given = json.dumps([(str(one.where), one.auto) for one in made])
-    ran = subprocess.run([sys.executable, "-c", PRINTED, given], capture_output=True, text=True, timeout=300)
+    around = {**os.environ, "HF_MODULES_CACHE": str(made[0].where.parent / "modules")}
+    command = [sys.executable, "-c", PRINTED, given]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=around)
     assert ran.returncode == 0, ran.stderr
     for one in made:
         found = load_file(one.where.parent / "found.safetensors")

@@ -68,7 +68,7 @@ class AttncConfig(_hf.PretrainedConfig):  # type: ignore[misc]
 
     def original_config(self) -> Any:
         """The config of the original model, with the attributes that were set on this one."""
-        config, before = _config(self.original), vars(type(self)(self.original))
+        config, before = _config(self.original), vars(type(self)(original=self.original))
         for name, value in vars(self).items():
             if name not in _OWN and (name not in before or before[name] != value):
                 setattr(config, name, value)
@@ -78,6 +78,9 @@ class AttncConfig(_hf.PretrainedConfig):  # type: ignore[misc]
 
 class AttncHeadConfig(AttncConfig):
     """Of a model with a head. transformers remembers one class for each automatic class and class of configs."""
+
+    def __init__(self, original: Any = None, attnc: Any = None, **others: Any) -> None:
+        super().__init__(original=original, attnc=attnc, **others)
 
 
 def _config(original: Mapping[str, Any]) -> Any:
