@@ -23,8 +23,7 @@ from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
 from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
-from attnc.pretrained.runs import runs_of, why_runs_differ
-from attnc.pretrained.shipped import check_shipped, is_shipped, original_config, remote
+from attnc.pretrained.shipped import check_shipped, is_shipped, original_config, remote, why_runs_otherwise
 from attnc.pretrained.store import note_parts, part_record, why_not_recorded
 from attnc.program.step import Numbers
 from attnc.progress import Progress, silent
@@ -82,10 +81,13 @@ def _restored(
     """The model with its converted parts, rebuilt one by one from the stored numbers."""
     model = mapped.model
     sites, made = _sites(where, model, record), []
-    stored = read_parts(where, report.certificate, record)
+    stored, files = read_parts(where, report.certificate, record), Directory(where)
+    shipped = is_shipped(read_json(where / "config.json"))
     for (site, entry), (_, part) in zip(sites, stored, strict=True):
         with in_memory(model, mapped.of(site)):
             module, claim = _rebuilt(model, site, part, entry, record["engine"], strict)
+            if shipped and (reason := why_runs_otherwise(files, model, site, module, entry.get("runs", {}))):
+                raise CertificateError(f"{site.name}: {reason}: convert the original model again")
             module.engine = _available(claim, chosen)
             made.append((site, module, claim, part_record(model, site, module)))
     for site, module, *_ in made:
@@ -301,9 +303,6 @@ def _rebuilt(
             square = Product(_head(found.square, claim.children[-1]), found.scale, found.radius, engine)
             module = GatedBlock({m.attribute: m.module for m in site.maps()}, pointwise, square, site.rows)
     reason = module.why_not_certified() or why_not_recorded(model, site, module, entry)
-    if reason is None and "runs" in entry:
-        prefix = getattr(model, "base_model_prefix", "")
-        reason = why_runs_differ(runs_of(model, site, module), entry["runs"], prefix)
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")
     return module, claim

@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.extras import optional
+from attnc.frontends.transformers import PartSite
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.pretrained.card import card
 from attnc.pretrained.remote import known_digests, modelling_text
 from attnc.pretrained.report import ConversionReport
-from attnc.records.files import INDEX, WEIGHTS, read_json
+from attnc.pretrained.runs import runs_of, why_runs_differ
+from attnc.records.fields import DAMAGE
+from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
 
 MODELLING, CARD = "modeling_attnc.py", "README.md"
 MODEL_TYPE = "attnc"
@@ -89,6 +93,28 @@ def check_shipped(where: Path, config: Mapping[str, Any]) -> None:
             raise FileError(
                 f"{where} has {name} beside the files of the converted model: remove one of the models"
             )
+
+
+def why_runs_otherwise(
+    stored: Directory, model: Any, site: PartSite, module: nn.Module, recorded: Mapping[str, Any]
+) -> str | None:
+    """Why the modelling file would run something else than the module that attnc built for a part, or None: what it runs, the
+    places that it would take in the model, and the tensors that it would read."""
+    code, prefix = remote(), getattr(model, "base_model_prefix", "")
+    try:
+        reason = why_runs_differ(runs_of(model, site, module), recorded, prefix)
+        found = [place for name in recorded["places"] for place in code._places(model, name, prefix)]
+        taken = code._taken(recorded, {name: name for name in stored.files}, prefix)
+    except (ValueError, *DAMAGE) as problem:
+        return f"the modelling file cannot build it: {problem}"
+    if reason is None and [(id(m), name) for m, name in found] != [(id(m), name) for m, name in site.places]:
+        return f"the modelling file would put it into other places: {', '.join(recorded['places'])}"
+    state = module.state_dict()
+    for key, name in taken.items() if reason is None else ():
+        held, tensor = state[key].cpu(), stored.files[name].tensor(name)
+        if held.dtype != tensor.dtype or not torch.equal(held, tensor):
+            return f"the modelling file would read other numbers: {name}"
+    return reason
 
 
 def _foreign_code(where: Path, config: Mapping[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ original model; attnc reads them, and executes nothing of them."""
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from torch import Tensor
 import attnc
 from attnc.errors import AttncError, CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
+from attnc.pretrained.convert_directory import convert_directory
 from attnc.pretrained.directory import read_report
 from attnc.pretrained.inputs import calls, outputs
 from attnc.pretrained.remote import known_digests, modelling_text
@@ -361,6 +363,48 @@ def test_what_the_file_would_run_is_what_attnc_runs(bert: Path, change: Callable
         from_pretrained(bert)
 
 
+def _inner(where: Path, at: str) -> str:
+    """Anchors that only one of the readers would take: a copy of the numbers under another name, others in their place."""
+    name = "encoder.layer.0.intermediate.intermediate_act_fn"
+    tensors = load_file(where / CONVERTED)
+    own = {key: t for key, t in tensors.items() if key.startswith(f"{name}.")}
+    changed = {key: t * 2 if t.is_floating_point() else t for key, t in own.items()}
+    save_file({**tensors, **changed, **{f"{at}.{key}": t for key, t in own.items()}}, where / CONVERTED)
+    return name
+
+
+def test_numbers_that_only_one_reader_takes(bert: Path) -> None:
+    name = _inner(bert, "x")
+
+    def change(config: Config) -> None:
+        entry = next(e for e in config["attnc"]["blocks"] if e["name"] == name)
+        entry["name"] = f"x.{name}"
+        for role, (place, digest) in entry["tensors"].items():
+            if place.startswith(name):
+                entry["tensors"][role] = [f"x.{place}", digest]
+
+    edit(bert, change)
+    with pytest.raises(CertificateError, match="other numbers"):
+        from_pretrained(bert)
+
+
+def test_a_file_and_an_index(bert: Path) -> None:
+    (bert / CONVERTED_INDEX).write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
+    with pytest.raises(FileError, match=CONVERTED_INDEX):
+        from_pretrained(bert)
+
+
+def test_a_copy_is_saved_as_itself(saved: Any, tmp_path: Path) -> None:
+    """Also by positional arguments."""
+    one = saved("bert")
+    copied = copy.deepcopy(one.model)
+    with torch.no_grad():
+        copied.embeddings.word_embeddings.weight.mul_(2)
+    copied.save_pretrained(tmp_path, True, None)
+    assert same(copied, from_pretrained(tmp_path), one.given)
+    assert not same(one.model, copied, one.given)
+
+
 def _kernel(config: Config) -> None:
     config["original"]["sub"] = {"_attn_implementation": "someone/else"}
 
@@ -426,6 +470,40 @@ def test_directories_of_an_earlier_version(saved: Any, tmp_path: Path) -> None:
     edit(tmp_path, lambda config: config["attnc"].update(version=3))
     with pytest.raises(FileError):
         from_pretrained(tmp_path)
+
+
+def test_a_directory_that_is_converted_block_by_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is not loaded, its files are linked; its card and its tokenizer come along, its code does not."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    model, given = tiny("llama").bfloat16(), example("llama")
+    model.save_pretrained(source, max_shard_size="4KB")
+    (source / "README.md").write_text(FRONT + "# Mine\n")
+    (source / "tokenizer_config.json").write_text("{}")
+    (source / "own.py").write_text("raise SystemExit")
+
+    def loaded(*_: object) -> None:
+        raise AssertionError("the whole model is loaded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("attnc.pretrained.convert_directory.load_model", loaded)
+        convert_directory(source, out, EPS)
+    names = {file.name for file in out.iterdir()}
+    assert {"README.md", MODELLING, CONVERTED_INDEX, "tokenizer_config.json"} <= names
+    assert not names & {"own.py", "model.safetensors", "model.safetensors.index.json"}
+    card = (out / "README.md").read_text()
+    assert card.startswith(FRONT) and card.endswith("# Mine\n") and "model.layers.1.mlp" in card
+    opened = hf.AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
+    assert opened.dtype == torch.bfloat16 and kinds(opened) == {
+        "Activation",
+        "Anchors",
+        "GatedBlock",
+        "Product",
+    }
+    assert same(from_pretrained(out), opened, given)
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        hf.LlamaForCausalLM.from_pretrained(out)
 
 
 FRONT = "---\nlicense: apache-2.0\ntags:\n- mine\n---\n"

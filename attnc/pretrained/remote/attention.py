@@ -23,6 +23,7 @@ _LAYOUT = {  # integers of the same size, exponent of 1, bits of the fraction
     torch.float32: (torch.int32, 127, 23),
     torch.float64: (torch.int64, 1023, 52),
 }
+_DTYPES = {str(d).removeprefix("torch."): d for d in (*_LAYOUT, torch.float16, torch.bfloat16)}
 
 
 def _in_place(*tensors: Tensor) -> bool:
@@ -217,7 +218,7 @@ class Norm(_Precise):
     def __init__(self, heads: TwoKeySum, held: nn.Module, centred: bool, one_plus: str | None) -> None:
         super().__init__()
         self.heads, self.centred = heads, centred
-        self.one_plus = None if one_plus is None else cast(torch.dtype, getattr(torch, one_plus))
+        self.one_plus = None if one_plus is None else _DTYPES[one_plus]
         for name in ("weight", "bias"):
             tensor = getattr(held, name, None)
             if isinstance(tensor, nn.Parameter) or tensor is None:

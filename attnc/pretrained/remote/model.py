@@ -135,7 +135,7 @@ def _auto_map(original: Mapping[str, Any]) -> dict[str, str]:
 def converted_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of a converted model, from that of the original with the record `attnc`. Its model type is not known to
     transformers, which therefore loads nothing unless it is allowed to run the modelling file."""
-    original = {name: value for name, value in config.items() if name != "attnc"}
+    original = {name: value for name, value in config.items() if name not in ("attnc", "auto_map")}
     tokenizer: Any = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(original.get("model_type")))
     tokenizer = next(filter(None, tokenizer), None) if isinstance(tokenizer, (list, tuple)) else tokenizer
     named = {"tokenizer_class": tokenizer} if tokenizer else {}
@@ -200,7 +200,7 @@ def _file(name: Any, file: str, where: Mapping[str, Any]) -> str | None:
 
 def _tensors(name: Any, where: Mapping[str, Any]) -> dict[str, Tensor]:
     """Every stored tensor, in memory that torch allocated: numbers that are not aligned may round differently."""
-    index = _file(name, INDEX, where)
+    index = None if _file(name, WEIGHTS, where) else _file(name, INDEX, where)
     listed = (
         [WEIGHTS]
         if index is None
@@ -308,8 +308,10 @@ class Saver:
 
     def __call__(self, save_directory: Any, *args: Any, **options: Any) -> None:
         save, where = type(self.model).save_pretrained, Path(save_directory)
-        if options.pop("push_to_hub", False) or options.pop("variant", None) or args:
-            raise self.error("save to a directory first, by keywords and without variant, and upload that")
+        accepted = [*inspect.signature(save).parameters]
+        options |= dict(zip(accepted[2:], args))  # noqa: B905
+        if options.pop("push_to_hub", False) or options.pop("variant", None):
+            raise self.error("save to a directory first, without variant, and upload that")
         if not options.pop("safe_serialization", True):
             raise self.error("a converted model is saved as safetensors alone")
         if not hasattr(self.model.config, "attnc"):
@@ -317,7 +319,7 @@ class Saver:
         clash = [name for name in _OTHERS if (where / name).exists()]
         if clash:
             raise self.error(f"{where} has the weights of a model ({clash[0]}): give another directory")
-        if "save_original_format" in inspect.signature(save).parameters:
+        if "save_original_format" in accepted:
             options["save_original_format"] = False  # tensors as the model has them
         where.mkdir(parents=True, exist_ok=True)
         temporary = where / f".attnc.{os.getpid()}.part"
@@ -335,8 +337,11 @@ class Saver:
                 (temporary / name).rename(temporary / other)
         if not any((temporary / name).exists() for name in (WEIGHTS, INDEX)):
             raise self.error("transformers saved no weights of the model: merge its adapters first")
-        config = json.loads((temporary / "config.json").read_text("utf-8"))
-        (temporary / "config.json").write_text(json.dumps(converted_config(config), indent=2) + "\n", "utf-8")
+        try:
+            config = converted_config(json.loads((temporary / "config.json").read_text("utf-8")))
+        except ValueError as problem:
+            raise self.error(f"this model cannot be saved: {problem}") from problem
+        (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         write_beside(temporary, self.card, self.source, where / CARD)
         before, after = _weight_files(where), _weight_files(temporary)
         for file in sorted(temporary.iterdir(), key=lambda file: file.name == "config.json"):
