@@ -170,7 +170,9 @@ def _checked_class(where: Path) -> tuple[Any, Any]:
         return cls, None
     try:
         with quiet(transformers):
-            config = remote().AttncConfig.from_pretrained(where, local_files_only=True).original_config()
+            config = (
+                remote("config").AttncConfig.from_pretrained(where, local_files_only=True).original_config()
+            )
     except Exception as problem:  # of any kind: it comes from code that is not attnc's
         raise FileError(f"transformers cannot read {where / 'config.json'}: {problem}") from problem
     return (transformers.MODEL_MAPPING[type(config)] if cls is transformers.AutoModel else cls), config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,28 +39,25 @@ _CLASSES = ("AttncBaseModel", "AttncConfig", "AttncHeadConfig", "AttncModel")
 _SENTENCE_TRANSFORMERS = "sentence_transformers."
 
 
-def remote() -> Any:
-    """The code of the modelling file, as a module of attnc."""
+def remote(file: str) -> Any:
+    """A part of the modelling file, as a module of attnc."""
     optional("transformers", "transformers", "model directories")
-    from attnc.pretrained.remote import model
-
-    return model
+    return importlib.import_module(f"attnc.pretrained.remote.{file}")
 
 
 def attach_savers(model: nn.Module, report: ConversionReport, engine: str) -> None:
     """`model.save_pretrained`, and that of its parts, writes a directory that opens as the converted model and as no other."""
     kinds = (Pointwise, GatedBlock, Norm)
-    remote().attach_savers(model, card(report, engine), modelling_text(), kinds, InputError)
+    remote("saving").attach_savers(model, card(report, engine), modelling_text(), kinds, InputError)
 
 
 def write_shipped(
     where: Path, config: Mapping[str, Any], report: ConversionReport, existing: Path
 ) -> dict[str, Any]:
     """Write the modelling file and the card into a directory, with the card of the original below; returns config.json."""
-    code = remote()
-    code.write_beside(where, card(report, config["attnc"]["engine"]), modelling_text(), existing)
+    remote("saving").write_beside(where, card(report, config["attnc"]["engine"]), modelling_text(), existing)
     try:
-        converted: dict[str, Any] = code.converted_config(config)
+        converted: dict[str, Any] = remote("config").converted_config(config)
     except ValueError as problem:
         raise FileError(f"the config of the model is not one that can be written: {problem}") from problem
     return converted
@@ -100,11 +98,11 @@ def why_runs_otherwise(
 ) -> str | None:
     """Why the modelling file would run something else than the module that attnc built for a part, or None: what it runs, the
     places that it would take in the model, and the tensors that it would read."""
-    code, prefix = remote(), getattr(model, "base_model_prefix", "")
+    code, prefix = remote("model"), getattr(model, "base_model_prefix", "")
     try:
         reason = why_runs_differ(runs_of(model, site, module), recorded, prefix)
-        found = [place for name in recorded["places"] for place in code._places(model, name, prefix)]
-        taken = code._taken(recorded, {name: name for name in stored.files}, prefix)
+        found = [place for name in recorded["places"] for place in code.find_places(model, name, prefix)]
+        taken = code.taken_tensors(recorded, {name: name for name in stored.files}, prefix)
     except (ValueError, *DAMAGE) as problem:
         return f"the modelling file cannot build it: {problem}"
     if reason is None and [(id(m), name) for m, name in found] != [(id(m), name) for m, name in site.places]:

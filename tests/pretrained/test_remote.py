@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -21,9 +22,14 @@ from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
+from attnc.pretrained.remote import modelling_text
 from attnc.pretrained.runs import executed
+from attnc.pretrained.shipped import CARD as CARD_FILE
+from attnc.pretrained.shipped import MODEL_TYPE, MODELLING
+from attnc.records.files import CONVERTED, CONVERTED_INDEX
 
 pytest.importorskip("transformers")
+from attnc.pretrained.remote import config, saving
 from attnc.pretrained.remote import model as remote
 
 Make = Callable[[str], Any]
@@ -38,7 +44,7 @@ def shipped(module: nn.Module, held: Any = None) -> Any:
     """The module of the modelling file, from what is recorded of attnc's."""
     runs = {"places": ["part"], **executed(module)}
     state = {f"part.{name}": tensor.clone() for name, tensor in module.state_dict().items()}
-    return remote._module(runs, remote._taken(runs, state, ""), held).eval()
+    return remote.built_module(runs, remote.taken_tensors(runs, state, ""), held).eval()
 
 
 def check(one: nn.Module, other: nn.Module, x: Tensor) -> None:
@@ -142,13 +148,13 @@ def test_what_is_missing_is_named() -> None:
     state = {f"a.part.{name}": tensor for name, tensor in own.state_dict().items()}
     del state["a.part.0.value"]
     with pytest.raises(ValueError, match=r"a\.part\.0\.value"):
-        remote._taken(runs, state, "")
+        remote.taken_tensors(runs, state, "")
     with pytest.raises(ValueError, match=r"a\.part"):
-        remote._replace(nn.Module(), runs, {}, "", False)
+        remote.replace_part(nn.Module(), runs, {}, "", False)
 
 
 CARD, FRONT = "---\ntags:\n- attnc\n---\n\n# Own\n", "---\nlicense: mit\n---\n"
-OWN, BELOW = f"{remote.OWN_CARD}\n# Own\n", f"\n{remote.ORIGINAL_CARD}\n\n"
+OWN, BELOW = f"{saving.OWN_CARD}\n# Own\n", f"\n{saving.ORIGINAL_CARD}\n\n"
 TAGS = "---\ntags:\n- attnc\n---\n"
 
 
@@ -164,7 +170,28 @@ TAGS = "---\ntags:\n- attnc\n---\n"
 )
 def test_cards(before: str, expected: str) -> None:
     """The second time, and when the directory is opened and saved again, the card is the same."""
-    merged = remote.merged_card(CARD, before)
+    merged = saving.merged_card(CARD, before)
     assert merged == expected
-    assert remote.merged_card(CARD, merged) == merged
-    assert remote.merged_card(merged, "") == merged
+    assert saving.merged_card(CARD, merged) == merged
+    assert saving.merged_card(merged, "") == merged
+
+
+def test_the_files_are_one() -> None:
+    """No name is defined twice in the modelling file, and its files have the names that attnc looks for."""
+    defined = [
+        name
+        for node in ast.parse(modelling_text()).body
+        for name in (
+            [node.name]
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+            else [
+                n.id
+                for target in getattr(node, "targets", ())
+                for n in ast.walk(target)
+                if isinstance(n, ast.Name)
+            ]
+        )
+    ]
+    assert len(defined) > 50 and len(defined) == len(set(defined))
+    assert (saving.WEIGHTS, saving.INDEX) == (CONVERTED, CONVERTED_INDEX)
+    assert (config.FILE, saving.CARD, config.MODEL_TYPE) == (MODELLING, CARD_FILE, MODEL_TYPE)
