@@ -23,18 +23,11 @@ from attnc.pretrained.remote import known_digests, modelling_text
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.runs import runs_of, why_runs_differ
 from attnc.records.fields import DAMAGE
-from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
+from attnc.records.files import CONVERTED, CONVERTED_INDEX, INDEX, WEIGHTS, Directory, read_json
 
 MODELLING, CARD = "modeling_attnc.py", "README.md"
 MODEL_TYPE = "attnc"
-_FIELDS = {
-    "model_type",
-    "architectures",
-    "auto_map",
-    "tokenizer_class",
-    "original",
-    "attnc",
-}  # of config.json
+_FIELDS = {"model_type", "architectures", "auto_map", "tokenizer_class", "original", "attnc"}
 _CLASSES = ("AttncBaseModel", "AttncConfig", "AttncHeadConfig", "AttncModel")
 _SENTENCE_TRANSFORMERS = "sentence_transformers."
 
@@ -86,7 +79,8 @@ def check_shipped(where: Path, config: Mapping[str, Any]) -> None:
     advice = "do not run its code; convert the original model again"
     for reason in _foreign_code(where, config):
         raise CertificateError(f"{where}: {reason}; {advice}")
-    for name in (WEIGHTS, INDEX):
+    second = (CONVERTED_INDEX,) if (where / CONVERTED).exists() else ()
+    for name in (WEIGHTS, INDEX, *second):
         if (where / name).exists():
             raise FileError(
                 f"{where} has {name} beside the files of the converted model: remove one of the models"

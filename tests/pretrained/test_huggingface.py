@@ -304,6 +304,9 @@ def test_the_card(saved: Any, tmp_path: Path) -> None:
         assert found.startswith(FRONT.encode()) and found.endswith(b"# Mine\n\ncaf\xe9\n---\n")
         assert found.count(b"# Mine") == 1 and found.count(b"license:") == 1
         assert card.split("\n---\n", 1)[1].strip().encode() in found
+    opened = hf.AutoModel.from_pretrained(tmp_path, trust_remote_code=True)
+    opened.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / "README.md").read_bytes() == found
 
 
 @pytest.mark.slow

@@ -18,6 +18,10 @@ from attnc.heads.target import Plan
 from attnc.lower.function_to_head import head_approximating
 from attnc.lower.product import square_head
 from attnc.lower.quadratic import proved_heads
+from attnc.network import engines
+from attnc.network import head as head_module
+from attnc.network import norm as norm_module
+from attnc.network import product as product_module
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
@@ -29,7 +33,7 @@ from attnc.pretrained.shipped import MODEL_TYPE, MODELLING
 from attnc.records.files import CONVERTED, CONVERTED_INDEX
 
 pytest.importorskip("transformers")
-from attnc.pretrained.remote import config, saving
+from attnc.pretrained.remote import attention, config, saving
 from attnc.pretrained.remote import model as remote
 
 Make = Callable[[str], Any]
@@ -193,5 +197,8 @@ def test_the_files_are_one() -> None:
         )
     ]
     assert len(defined) > 50 and len(defined) == len(set(defined))
+    chunks = (head_module._CHUNK, product_module._CHUNK, product_module._HELD, norm_module._CHUNK)
+    assert chunks == (attention._WEIGHTS, attention._PRODUCTS, attention._BLOCK, attention._NUMBERS)
+    assert attention._NUMBERS == engines.CHUNK
     assert (saving.WEIGHTS, saving.INDEX) == (CONVERTED, CONVERTED_INDEX)
     assert (config.FILE, saving.CARD, config.MODEL_TYPE) == (MODELLING, CARD_FILE, MODEL_TYPE)

@@ -68,9 +68,9 @@ def _config(original: Mapping[str, Any]) -> Any:
 
 
 def _code_in(config: Any) -> Iterator[str]:
-    """Kernels that transformers would download, and other modelling files."""
+    """Kernels that transformers would download."""
     for name, value in config.items():
-        if name == "auto_map" or ("_implementation" in name and "/" in str(value)):
+        if "_implementation" in name and "/" in str(value):
             yield name
         if isinstance(value, dict):
             yield from _code_in(value)

@@ -16,7 +16,7 @@ from transformers.utils import hub
 
 from attnc.pretrained.remote.attention import Activation, Anchors, GatedBlock, Norm, Product, TwoKeySum
 from attnc.pretrained.remote.config import MODEL_TYPE, AttncConfig, base_class, saved_class
-from attnc.pretrained.remote.saving import CARD, INDEX, WEIGHTS, attach_savers
+from attnc.pretrained.remote.saving import CARD, INDEX, WEIGHTS, attach_savers, read_card
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 _UNUSED = (
@@ -50,7 +50,7 @@ class AttncModel:
         if model.can_generate() and _file(name, "generation_config.json", where):
             model.generation_config = transformers.GenerationConfig.from_pretrained(name, **where)
         card = _file(name, CARD, where)
-        attach_savers(model, Path(card).read_text("utf-8") if card else "", Path(__file__).read_text("utf-8"))
+        attach_savers(model, read_card(Path(card)) if card else "", Path(__file__).read_text("utf-8"))
         return (model, info) if wanted else model
 
     @classmethod

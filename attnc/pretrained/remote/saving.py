@@ -84,8 +84,13 @@ def _weight_files(where: Path) -> set[str]:
 def write_beside(where: Path, card: str, source: str, existing: Path) -> None:
     """The modelling file and the model card; a card that is there stays below, and its metadata on top."""
     (where / FILE).write_bytes(source.encode())
-    before = existing.read_bytes().decode("utf-8", "surrogateescape") if existing.is_file() else ""
+    before = read_card(existing) if existing.is_file() else ""
     (where / CARD).write_bytes(merged_card(card, before).encode("utf-8", "surrogateescape"))
+
+
+def read_card(file: Path) -> str:
+    """The text of a card, from which its bytes can be restored."""
+    return file.read_bytes().decode("utf-8", "surrogateescape")
 
 
 def merged_card(card: str, before: str) -> str:
