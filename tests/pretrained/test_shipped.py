@@ -153,7 +153,9 @@ def _inner(where: Path, at: str) -> str:
     tensors = load_file(where / CONVERTED)
     own = {key: t for key, t in tensors.items() if key.startswith(f"{name}.")}
     changed = {key: t * 2 if t.is_floating_point() else t for key, t in own.items()}
-    save_file({**tensors, **changed, **{f"{at}.{key}": t for key, t in own.items()}}, where / CONVERTED)
+    save_file(
+        {**tensors, **changed, **{f"{at}.{key}": t.clone() for key, t in own.items()}}, where / CONVERTED
+    )
     return name
 
 
