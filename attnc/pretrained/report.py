@@ -148,13 +148,13 @@ class ConversionReport:
         return lines + [f"skipped: {name} ({reason})" for name, reason in shortened(left)]
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *self._rows()]
+        rows = [COLUMNS, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
         notes = self.notes()
         return "\n".join([self.headline(), "", *lines, *([""] if notes else []), *notes])
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def rows(self) -> list[tuple[str, ...]]:
         """A row for each block. Of many blocks, a row for those with the same sizes, activation and heads, with their largest
         errors; the largest of all comes first."""
         if len(self.blocks) <= _MANY:
