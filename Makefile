@@ -56,6 +56,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/huggingface.py
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
