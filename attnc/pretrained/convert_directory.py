@@ -29,7 +29,7 @@ from attnc.pretrained.directory import (
     write_report,
 )
 from attnc.pretrained.inputs import Entering, entering, outputs, removed
-from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory
+from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import conversion_record
 from attnc.pretrained.work import Work, work_directory, write_json
@@ -114,9 +114,12 @@ def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None
     mapped = map_model(source)
     with in_memory(mapped.model, mapped.sources, release=True):
         call = example_call(mapped.model)
-    found = find_blocks(mapped.model, filter_fn, call=call)
+    with laid_out(mapped):
+        found = find_blocks(mapped.model, filter_fn, call=call)
     check_dtypes(found)
-    return DirectoryRead(mapped, found, entering(mapped.model, found.blocks, config))
+    with in_memory(mapped.model, mapped.sources, release=True):  # for calibration
+        domains = entering(mapped.model, found.blocks, config)
+    return DirectoryRead(mapped, found, domains)
 
 
 def _convert_whole(

@@ -18,13 +18,21 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, read_record, same_place
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.extras import optional
-from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
+from attnc.frontends.transformers import (
+    ActivationSite,
+    Call,
+    NormSite,
+    PartSite,
+    Site,
+    example_call,
+    find_blocks,
+)
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
-from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
+from attnc.pretrained.mapped import MappedModel, NotMappableError, Placeholders, in_memory, laid_out, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
 from attnc.program.step import Numbers
@@ -84,7 +92,11 @@ def _restored(
 ) -> Any:
     """The model with its converted parts, rebuilt one by one from the stored numbers."""
     model = mapped.model
-    sites, made = _sites(where, model, record), []
+    with in_memory(model, mapped.sources, release=True):
+        call = example_call(model)
+    with laid_out(mapped):
+        sites = _sites(where, model, record, call)
+    made = []
     stored = read_parts(where, report.certificate, record)
     for (site, entry), (_, part) in zip(sites, stored, strict=True):
         with in_memory(model, mapped.of(site)):
@@ -132,18 +144,19 @@ def load_model(where: Path) -> Any:
 def map_model(where: Path) -> MappedModel:
     """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
     cls, stored = _checked_class(where), Directory(where)
-    transformers, given = _imported(), placeholders(stored)
+    transformers, given = _imported(), Placeholders(stored)
     with _quiet(transformers):
         config = transformers.AutoConfig.from_pretrained(
             where, local_files_only=True, trust_remote_code=False
         )
     if cls is transformers.AutoModel:
         cls = transformers.AutoModel._model_mapping[type(config)]
-    held = {t.dtype for t in given.values() if t.is_floating_point()}
+    held = {t.dtype for t in given.tensors.values() if t.is_floating_point()}
     if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
         raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
-    model = _loaded(where, cls, None, config=config, state_dict=given)
-    return traced(model.eval(), given, stored)
+    with given:
+        model = _loaded(where, cls, None, config=config, state_dict=given.tensors)
+    return traced(model.eval(), given)
 
 
 def _checked_class(where: Path) -> Any:
@@ -207,7 +220,7 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
 
 
 def _sites(
-    where: Path, model: nn.Module, record: Mapping[str, Any]
+    where: Path, model: nn.Module, record: Mapping[str, Any], call: Call
 ) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
     """Each part of the record with its place in this model. A part may have been converted and the whole saved, or the other
     way round: then one name is the end of the other."""
@@ -219,7 +232,7 @@ def _sites(
         return any(same_place(site.name, name) for name in names)
 
     try:
-        sites = find_blocks(model, recorded, parts=sorted(wanted)).sites
+        sites = find_blocks(model, recorded, call=call, parts=sorted(wanted)).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []

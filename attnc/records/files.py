@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -18,10 +19,11 @@ from safetensors.numpy import save
 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.program.step import Numbers
+from attnc.records.merged import NUMBER, merged
 from attnc.records.numbers import digest
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight
+_PLACE = re.compile(rf"{NUMBER.pattern}|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
 def write_file(
@@ -87,6 +89,10 @@ class TensorFile:
             raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
         return found
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which is not read."""
+        return tuple(self.opened.get_slice(name).get_shape())
+
     def read(self, name: str) -> Numbers:
         """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
         try:
@@ -133,14 +139,15 @@ class Directory:
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
-        this digest, the same numbers and the same end in its name."""
-        place = _PLACE.findall(name)
+        this digest, the same numbers and the same end in its name. Those of experts are stored one by one, and merged here."""
+        place, changed = _PLACE.findall(name), False
         others = [other for other in self.files if _PLACE.findall(other) == place]
-        for candidate in [name] if name in self.files else others:
-            array = self.files[candidate].read(candidate)
+        found = (self.files[one].read(one) for one in ([name] if name in self.files else others))
+        for array in found if name in self.files else itertools.chain(found, merged(self.files, name, role)):
             if digest(role, array) == expected:
                 return array
-        if not others:
+            changed = True
+        if not changed:
             raise FileError(f"the tensor {name} is missing: convert the original model again")
         raise CertificateError(f"the tensor {name} changed since it was certified: convert the model again")
 
