@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnc.arguments import checked_eps
+from attnc.domain import Box
 from attnc.errors import AttncError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import BlockList, example_call, find_blocks
@@ -35,6 +36,7 @@ from attnc.pretrained.store import conversion_record
 from attnc.pretrained.work import Work, work_directory, write_json
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
+from attnc.records.domains import domain_to_json
 from attnc.records.fields import versions
 from attnc.records.files import Directory, read_json
 
@@ -152,6 +154,7 @@ def _plan(
         "engine": config.engine,
         "design": config.design,
         "blocks": [site.name for site in read.found.blocks],
+        "inputs": [domain_to_json(one.domain) for one in read.domains if isinstance(one.domain, Box)],
         "check": check,
         "versions": versions(),
     }

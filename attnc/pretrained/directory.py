@@ -18,15 +18,8 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, read_record, same_place
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.extras import optional
-from attnc.frontends.transformers import (
-    ActivationSite,
-    Call,
-    NormSite,
-    PartSite,
-    Site,
-    example_call,
-    find_blocks,
-)
+from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
+from attnc.frontends.transformers.calls import Call, example_call
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
@@ -39,7 +32,7 @@ from attnc.program.step import Numbers
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
-from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
+from attnc.records.files import INDEX, NOT_QUANTISED, WEIGHTS, Directory, read_json
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 REPORT = "attnc_report.json"
@@ -133,9 +126,9 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
 
 def load_model(where: Path) -> Any:
     """The model of a local directory, in eval mode: by the class that its config names, from safetensors alone."""
-    cls = _checked_class(where)
-    Directory(where)  # raises if a file is damaged
+    cls, stored = _checked_class(where), Directory(where)  # raises if a file is damaged
     model = _loaded(where, cls, where)
+    stored.check_floats(name for name, _ in model.named_parameters())
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
     return model.eval()
@@ -156,6 +149,7 @@ def map_model(where: Path) -> MappedModel:
         raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
     with given:
         model = _loaded(where, cls, None, config=config, state_dict=given.tensors)
+    stored.check_floats(name for name, _ in model.named_parameters())
     return traced(model.eval(), given)
 
 
@@ -195,7 +189,9 @@ def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> t
 
 
 def _check_code(where: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what asks for code from elsewhere, or for weights that are not here."""
+    """Refuse what asks for code from elsewhere, or for weights that are not here or quantised."""
+    if config.get("quantization_config"):
+        raise FileError(f"{where} is quantised (quantization_config in config.json): {NOT_QUANTISED}")
     if config.get("auto_map"):
         raise FileError(f"{where} needs code of its own (auto_map in config.json), which attnc does not run")
     for name in ("attn_implementation", "_attn_implementation"):

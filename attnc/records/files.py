@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from attnc.program.step import Numbers
 from attnc.records.merged import NUMBER, merged
 from attnc.records.numbers import digest
 
+NOT_QUANTISED = "save the model with weights in float32, float64, bfloat16 or float16"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
 _PLACE = re.compile(rf"{NUMBER.pattern}|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
@@ -93,6 +95,10 @@ class TensorFile:
         """The shape of a tensor, which is not read."""
         return tuple(self.opened.get_slice(name).get_shape())
 
+    def dtype(self, name: str) -> str:
+        """The dtype of a tensor by its name in safetensors: F32, BF16, I8, …"""
+        return str(self.opened.get_slice(name).get_dtype())
+
     def read(self, name: str) -> Numbers:
         """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
         try:
@@ -136,6 +142,17 @@ class Directory:
             if index is not None and index.get(name) != found:
                 said = f"in {index[name]}" if name in index else "in no file"
                 raise FileError(f"{where / INDEX} says that the tensor {name} is {said}: it is in {found}")
+
+    def check_floats(self, parameters: Iterable[str]) -> None:
+        """Refuse parameters that are stored as integers or in 8 bits: without the scales of their quantisation they mean
+        nothing. The names of a model may have a prefix that those in the files do not have, or the other way round."""
+        odd = [name for name, file in self.files.items() if file.dtype(name) not in _FLOATS]
+        for parameter in parameters if odd else ():
+            for name in odd:
+                if f".{name}".endswith(f".{parameter}") or f".{parameter}".endswith(f".{name}"):
+                    file = self.files[name]
+                    what = f"{file.path}: {name} is quantised, it is stored as {file.dtype(name)}"
+                    raise FileError(f"{what}: {NOT_QUANTISED}")
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
