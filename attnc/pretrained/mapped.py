@@ -68,6 +68,7 @@ class Placeholders(TorchFunctionMode):
 
     def __init__(self, stored: Directory) -> None:
         super().__init__()
+        stored.check_floats()
         self.tensors: dict[str, Tensor] = {}
         self._known: dict[int, tuple[Tensor, Source]] = {}  # by the address of the storage
         for name, file in stored.files.items():

@@ -143,16 +143,16 @@ class Directory:
                 said = f"in {index[name]}" if name in index else "in no file"
                 raise FileError(f"{where / INDEX} says that the tensor {name} is {said}: it is in {found}")
 
-    def check_floats(self, parameters: Iterable[str]) -> None:
-        """Refuse parameters that are stored as integers or in 8 bits: without the scales of their quantisation they mean
-        nothing. The names of a model may have a prefix that those in the files do not have, or the other way round."""
+    def check_floats(self, parameters: Iterable[str] = ()) -> None:
+        """Refuse numbers of 8 bits, and parameters that are stored as integers: without the scales of their quantisation they
+        mean nothing. The names of a model may have a prefix that those in the files do not have, or the other way round."""
         odd = [name for name, file in self.files.items() if file.dtype(name) not in _FLOATS]
-        for parameter in parameters if odd else ():
-            for name in odd:
-                if f".{name}".endswith(f".{parameter}") or f".{parameter}".endswith(f".{name}"):
-                    file = self.files[name]
-                    what = f"{file.path}: {name} is quantised, it is stored as {file.dtype(name)}"
-                    raise FileError(f"{what}: {NOT_QUANTISED}")
+        known = [f".{name}" for name in parameters] if odd else []
+        for name in odd:
+            kind, own = self.files[name].dtype(name), f".{name}"
+            if kind.startswith("F8") or any(own.endswith(one) or one.endswith(own) for one in known):
+                what = f"{self.files[name].path}: {name} is quantised, it is stored as {kind}"
+                raise FileError(f"{what}: {NOT_QUANTISED}")
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
