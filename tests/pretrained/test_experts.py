@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -99,18 +100,16 @@ def test_a_live_model_of_experts_is_saved_and_read_back(name: str, tmp_path: Pat
     assert same(from_pretrained(tmp_path / name), model) and verify_directory(tmp_path / name)
 
 
-def test_a_changed_expert_shows(tmp_path: Path) -> None:
-    model = mixture()
-    convert_(model, EPS, samples=IDS)
-    model.save_pretrained(tmp_path / "out")
-    tensors = load_file(tmp_path / "out" / WEIGHTS)
-    name = next(name for name in tensors if "experts.2" in name)
+def test_a_changed_expert_shows(converted: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(converted, tmp_path / "out"))
+    name, file = next((name, file) for name, file in Directory(out).files.items() if "experts.2" in name)
+    tensors = load_file(file.path)
     tensors[name][0, 0] += 1
-    save_file(tensors, tmp_path / "out" / WEIGHTS, {"format": "pt"})
+    save_file(tensors, file.path, {"format": "pt"})
     with pytest.raises(CertificateError):
-        from_pretrained(tmp_path / "out")
+        from_pretrained(out)
     with pytest.raises(CertificateError):
-        verify_directory(tmp_path / "out")
+        verify_directory(out)
 
 
 def test_what_a_tensor_of_experts_can_be(tmp_path: Path) -> None:
