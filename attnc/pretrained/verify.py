@@ -43,7 +43,7 @@ from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import map_converted
 from attnc.pretrained.guard import check_flow
-from attnc.pretrained.mapped import MappedModel, in_memory
+from attnc.pretrained.mapped import MappedModel, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.shipped import original_config
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
@@ -95,7 +95,8 @@ def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
     model: nn.Module = mapped.model
     with in_memory(model, mapped.sources, release=True):
         call = call_of(model) or example_call(model)
-    sites = {site.name: site for site in read_sites(model, call)}
+    with laid_out(mapped):
+        sites = {site.name: site for site in read_sites(model, call)}
     blocks = [site for site in sites.values() if isinstance(site, Site)]
     with in_memory(model, mapped.sources, release=True):
         check_flow(model, call, blocks)
