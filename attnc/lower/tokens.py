@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -201,19 +202,25 @@ class Lowering:
         return [self._predicate(p, unit) for p in node.where]
 
     def _predicate(self, p: Predicate, unit: float) -> tuple[Read, Read]:
-        table = np.array(p.table, np.float64) * unit  # (query values, key values)
-        if p.key is None and p.query is None:
-            return constant(table[0, 0]), constant(1)
-        if p.key is None and p.query is not None:
-            return self.one_hot(p.query).times(table), constant(1)
-        assert p.key is not None
-        key = self.one_hot(p.key)
-        if p.query is None:
-            return constant(unit), key.times(table.T / unit)
-        query = self.one_hot(p.query)
-        if table.shape[1] <= table.shape[0]:
+        table = np.array(p.table, np.float64)  # (query values, key values)
+        query, table = self._side(p.query, table)
+        key, transposed = self._side(p.key, table.T)
+        table = transposed.T * unit
+        if key.width <= query.width:
             return query.times(table), key
-        return query.times(unit * np.eye(len(table))), key.times(table.T / unit)
+        return query.times(unit * np.eye(query.width)), key.times(table.T / unit)
+
+    def _side(self, at: int | None, table: Array) -> tuple[Read, Array]:
+        """One-hot classes of the values of a variable with equal rows in the table, and their rows: steps between values that no
+        condition tells apart are not needed."""
+        rows, of = np.unique(table, axis=0, return_inverse=True)
+        if at is None or len(rows) == 1:
+            return constant(1), rows
+        if self._is_table(at) or at in self._blocks:
+            return self.one_hot(at).times(np.eye(len(rows))[of.reshape(-1)]), rows
+        scalar, places = self._scalar(at), self.program.places[at]
+        labels = tuple(int(of.reshape(-1)[places[label]]) for label in scalar.labels)
+        return self._stepped(replace(scalar, labels=labels), range(len(rows))), rows
 
     def _count(self, at: int, node: Count) -> Read:
         unit, name = 2 * self.plan.gap, self._name(at)
