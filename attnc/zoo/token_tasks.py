@@ -19,6 +19,14 @@ class TokenTask:
     computes: str
     mechanism: str
     example: tuple[int, ...]  # places of tokens in the vocabulary
+    fixed_vocabulary: bool = False
+    most_vocabulary: int = 26
+
+    @property
+    def tokens(self) -> tuple[str | int, ...]:
+        """The tokens of the example."""
+        vocabulary = self.build(self.vocabulary, self.length)[0].known.vocabulary
+        return tuple(vocabulary[j] for j in self.example)
 
 
 def _letters(size: int, length: int, causal: bool = False) -> ProgramBuilder:
@@ -130,7 +138,7 @@ def random_table(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
 
 
 TASKS: dict[str, TokenTask] = {
-    "copy previous": TokenTask(
+    "copy-previous": TokenTask(
         copy_previous, 4, 9, "the token before each position, '-' at the first",
         "One head compares indices: the key with the index before that of the query scores highest. At the first position no key "
         "is selected and BOS, which carries '-', wins.",
@@ -138,17 +146,17 @@ TASKS: dict[str, TokenTask] = {
     ),
     "reverse": TokenTask(
         reverse, 4, 9, "the sequence backwards",
-        "The first head averages the index over all positions, which is (length - 1)/2. The second scores -(k - s)² for the key's "
-        "index k and s = length - 1 - index, up to a term that all keys share: the opposite position wins.",
+        "The first head averages the index over all positions, which is (length - 1)/2. The second scores -(k - s)² for the "
+        "key's index k and s = length - 1 - index, up to a term that all keys share: the opposite position wins.",
         (0, 1, 2, 3),
     ),
     "histogram": TokenTask(
         histogram, 4, 9, "how often the token of each position occurs in the sequence",
-        "Keys with the same token tie with BOS, which gets the weight 1/(1 + count). The unembedding is a family of lines in this "
-        "number: the line of the right count is the highest.",
+        "Keys with the same token tie with BOS, which gets the weight 1/(1 + count). The unembedding is a family of lines in "
+        "this number: the line of the right count is the highest.",
         (0, 1, 0, 0, 2),
     ),
-    "double histogram": TokenTask(
+    "double-histogram": TokenTask(
         double_histogram, 4, 9, "at how many positions the token occurs as often as the one here",
         "The head of the histogram, then step heads that turn 1/(1 + count) into a one-hot count, then the head of the histogram "
         "again, on counts.",
@@ -162,47 +170,47 @@ TASKS: dict[str, TokenTask] = {
     ),
     "induction": TokenTask(
         induction, 4, 9, "the token that followed the last earlier occurrence of the present token, '-' if there is none",
-        "The first head copies the previous token. The second selects the last key whose previous token is the query's token, and "
-        "copies the key's token.",
+        "The first head copies the previous token. The second selects the last key whose previous token is the query's token, "
+        "and copies the key's token.",
         (0, 1, 2, 0, 1),
     ),
     "dyck-1": TokenTask(
         dyck_1, 2, 16, "whether the brackets are balanced, at every position",
-        "Two heads average +1 for '(' and -1 for ')': up to each position, and over all. Step heads compare with 0. A third layer "
-        "looks for a position below 0. The unembedding combines both answers.",
-        (0, 0, 1, 1, 0, 1),
+        "Two heads average +1 for '(' and -1 for ')': up to each position, and over all. Step heads compare with 0. A third "
+        "layer looks for a position below 0. The unembedding combines both answers.",
+        (0, 0, 1, 1, 0, 1), fixed_vocabulary=True,
     ),
     "dyck-2": TokenTask(
         dyck_2, 4, 8, "whether brackets of two kinds are balanced and matched",
         "Heads count opening brackets before and up to each position. Step heads make the counts exact and combine them to the "
-        "depth. One head finds the partner of a bracket: the last opening one before it at the same depth. Further heads look for "
-        "a mismatch, and whether the total is 0.",
-        (0, 2, 3, 1),
+        "depth. One head finds the partner of a bracket: the last opening one before it at the same depth. Further heads look "
+        "for a mismatch, and whether the total is 0.",
+        (0, 2, 3, 1), fixed_vocabulary=True,
     ),
-    "add mod 7": TokenTask(
+    "add-mod-7": TokenTask(
         modular_addition, 7, 2, "(previous token + token) mod 7",
         "One head copies the previous token. Its number and that of the token add up to s. One step head tells whether s >= 7, "
         "and the unembedding reads s - 7·[s >= 7].",
-        (5, 6),
+        (5, 6), most_vocabulary=256,
     ),
-    "add mod 113": TokenTask(
+    "add-mod-113": TokenTask(
         modular_addition, 113, 2, "(previous token + token) mod 113",
-        "As add mod 7: two layers of one head each.",
-        (100, 50),
+        "As add-mod-7: two layers of one head each.",
+        (100, 50), most_vocabulary=256,
     ),
     "parity": TokenTask(
         parity, 2, 16, "the parity of the ones up to each position",
-        "Ones tie with BOS, whose weight is 1/(1 + count). One step head for each count says whether it is reached; the parity is "
-        "the alternating sum of these bits.",
-        (1, 0, 1, 1),
+        "Ones tie with BOS, whose weight is 1/(1 + count). One step head for each count says whether it is reached; the parity "
+        "is the alternating sum of these bits.",
+        (1, 0, 1, 1), fixed_vocabulary=True,
     ),
-    "most frequent": TokenTask(
+    "most-frequent": TokenTask(
         most_frequent, 4, 9, "the most frequent token, at every position; of several, the first in the vocabulary",
         "The head of the histogram and step heads give exact counts. The last head prefers large counts, then small tokens, then "
         "early positions, all in one whole number.",
         (1, 0, 1, 2),
     ),
-    "random table": TokenTask(
+    "random-table": TokenTask(
         random_table, 6, 4, "a fixed random function of the previous token (at first 'a') and the token",
         "One head copies the previous token. Both tokens are one number, 6·a + b. One step head for each change of the function "
         "along this number.",

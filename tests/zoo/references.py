@@ -80,7 +80,7 @@ def parity(X: Places) -> Places:
 
 
 def most_frequent(X: Places) -> Places:
-    counts = np.stack([(X == v).sum(1) for v in range(int(X.max()) + 1)], 1)
+    counts = np.stack([(v == X).sum(1) for v in range(int(X.max()) + 1)], 1)
     return np.repeat(counts.argmax(1)[:, None], X.shape[1], 1)
 
 
@@ -91,19 +91,19 @@ def random_table(X: Places) -> Places:
 
 
 REFERENCES: dict[str, Callable[[Places], Places]] = {
-    "copy previous": copy_previous,
+    "copy-previous": copy_previous,
     "reverse": reverse,
     "histogram": histogram,
-    "double histogram": double_histogram,
+    "double-histogram": double_histogram,
     "sort": sort,
     "induction": induction,
     "dyck-1": dyck_1,
     "dyck-2": dyck_2,
-    "add mod 7": modular_addition(7),
-    "add mod 113": modular_addition(113),
+    "add-mod-7": modular_addition(7),
+    "add-mod-113": modular_addition(113),
     "parity": parity,
-    "most frequent": most_frequent,
-    "random table": random_table,
+    "most-frequent": most_frequent,
+    "random-table": random_table,
 }
 
 
