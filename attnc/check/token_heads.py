@@ -241,11 +241,11 @@ class HeadChecker:
         return self._scalar(at, head, result, known, np.full(len(known), error, dtype=object))
 
     def _get(self, at: int, node: Get, head: HeadMatrices, result: Exact) -> Written:
-        empty = self._check_selected(node, head)
-        return self._encoded(at, node, head, result, empty)
+        self._check_selected(node, head)
+        return self._encoded(at, node, head, result)
 
-    def _check_selected(self, node: Get, head: HeadMatrices) -> bool:
-        """Exactly one key is selected, or BOS if there is none. Returns whether all values are 0."""
+    def _check_selected(self, node: Get, head: HeadMatrices) -> None:
+        """Exactly one key is selected, or BOS if there is none; or several, if all values are 0."""
         states = self.meaning.states(self.stream.variables(head.value))
         zero = not self.stream.read(head.value, states).values.any()
         zero = zero and len(self.program.domains[node.value]) == 1
@@ -266,7 +266,6 @@ class HeadChecker:
                 pairs.margin(pairs.bos.lo, pairs.scores.hi, missed, self.gap, "a key that is not selected")
             if not zero and not _one_index(pairs):
                 self._check_order(node, pairs)
-        return zero
 
     def _check_best(self, pairs: Pairs, missed: Bits) -> None:
         """Each selected key beats BOS and every key that is not selected."""
@@ -304,7 +303,7 @@ class HeadChecker:
                     raise CheckError("of two selected keys the preferred one does not score higher")
                 highest = high if highest is None else max(highest, high)
 
-    def _encoded(self, at: int, node: Get, head: HeadMatrices, result: Exact, zero: bool) -> Written:
+    def _encoded(self, at: int, node: Get, head: HeadMatrices, result: Exact) -> Written:
         """The coordinates as functions of the value, which the output of every key must agree with."""
         states = self.meaning.states(self.stream.variables(head.value) | self.meaning.variables(node.value))
         v = self.stream.read(head.value, states)
@@ -316,7 +315,7 @@ class HeadChecker:
         places = to_own[self.meaning.place(node.value, states)]
         encoding = np.zeros((len(domain), outputs.shape[1]), outputs.dtype)
         known = np.zeros(len(domain), bool)
-        if node.default is not None:
+        if node.default is not None and node.default in domain:  # a positional node may never need it
             encoding[self.program.places[at][node.default]] = result
             known[self.program.places[at][node.default]] = True
         for place in np.unique(places[places >= 0]).tolist():

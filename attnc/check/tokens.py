@@ -7,6 +7,7 @@ unembedding must separate the classes for every assignment of the variables that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from attnc.check.token_heads import HeadChecker, HeadMatrices
 from attnc.check.token_states import Exact, Meaning, Stream, chunks
 from attnc.check.values import CheckError
 from attnc.domain import Sequences
-from attnc.program.tokens import TokenProgram
+from attnc.program.tokens import Get, TokenProgram
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, seal
 from attnc.records.tokens import TokenNumbers, program_to_json
@@ -71,8 +72,22 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
                 raise CheckError(f"layer {i}, head {h} ({role.name}): {problem}") from None
         for coordinate, column, bos in written:
             stream.add(coordinate, column, bos)
+    _check_defined(program, {role.node for layer in numbers.layers for role in layer.roles})
     margin, states = _separated(stream, program, numbers)
     return TokenProof(margin, checker.pairs + states)
+
+
+def _check_defined(program: TokenProgram, proved: set[int | None]) -> None:
+    """Every node that the output reads has a value for every sequence. The heads prove it for their nodes, the interpreter
+    for positional ones; another node must have a default, and a value that does not depend on the choice of a key."""
+    for at in program.closure(program.output) - proved:
+        node = program.nodes[at]
+        if isinstance(node, Get) and not program.positional[at]:
+            one = node.tie is not None or len(program.domains[node.value]) == 1
+            if node.default is None or not one:
+                raise CheckError(
+                    f"{program.title(at)} may select no key, or several, and has no head: give default= and tie="
+                )
 
 
 def _separated(stream: Stream, program: TokenProgram, numbers: TokenNumbers) -> tuple[float, int]:
@@ -92,8 +107,8 @@ def _separated(stream: Stream, program: TokenProgram, numbers: TokenNumbers) -> 
         least = margin if least is None else min(least, margin)
     if least is None or not least > 0:
         raise CheckError("the logit of the output is not always the largest")
-    down = float(np.nextafter(float(least), 0.0))
-    return down, states.count
+    near = float(least)
+    return near if Fraction(near) <= least else float(np.nextafter(near, 0.0)), states.count
 
 
 def _check_claims(program: TokenProgram, numbers: TokenNumbers, certificate: Certificate) -> None:

@@ -246,8 +246,7 @@ class Lowering:
             other = self.plan.head(role, scores, level, silent, [f"{name}={node.default}"], [1.0])
             one_hot = np.array([[1.0 if v == node.default else -1.0 for v in domain]])
             return constant(*(float(v != node.default) for v in domain)).plus(other.times(one_hot))
-        place = np.zeros((len(values), len(domain)))
-        place[np.arange(len(values)), [self.program.places[at][v] for v in values]] = 1
+        place = np.array([[float(v == x) for x in domain] for v in values])  # a positional node may lack some
         value = self.one_hot(node.value).times(place)
         default = [float(node.default is not None and v == node.default) for v in domain]
         return self.plan.head(role, scores, level, value, [f"{name}={v}" for v in domain], default)
