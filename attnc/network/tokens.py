@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnc.arithmetic import loose_products
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_changed
-from attnc.network.running import PreciseModule, in_chunks, precise
+from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.token_text import description
 from attnc.program.tokens import TokenProgram, Value
 from attnc.records.certificate import INTEGERS, Certificate, Status
@@ -206,7 +206,7 @@ class TokenNetwork(PreciseModule):
         ids = (ids[None] if flat else ids).long()
         if not 1 <= ids.shape[1] <= most:
             raise InputError(f"sequences of {ids.shape[1]} tokens: the network takes 1 to {most}")
-        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.vocabulary):
+        if can_look(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.vocabulary):
             wrong = f"ids from {int(ids.min())} to {int(ids.max())}"
             raise InputError(f"{wrong}: the vocabulary has the ids 0 to {len(self.vocabulary) - 1}")
         if lengths is None:
@@ -216,7 +216,11 @@ class TokenNetwork(PreciseModule):
                 f"lengths are one whole number for each of {len(ids)} sequences: got {lengths!r}"
             )
         lengths = lengths.reshape(-1).long()
-        if lengths.numel() and not 1 <= int(lengths.min()) <= int(lengths.max()) <= ids.shape[1]:
+        if (
+            can_look(lengths)
+            and lengths.numel()
+            and not 1 <= int(lengths.min()) <= int(lengths.max()) <= ids.shape[1]
+        ):
             raise InputError(f"lengths must be 1 to {ids.shape[1]}: got {lengths.tolist()[:8]}")
         return ids, lengths, flat
 

@@ -39,7 +39,9 @@ def _variable(p: ProgramBuilder, variables: list[Variable], draw: random.Random)
     )
     value = draw.choice([v for v in variables if _is_output(v)])
     if kind == "get":
-        default = draw.choice((None, value.domain[0], "-", value.domain[-1]))
+        default = draw.choice(
+            (None, value.domain[0], "-" if isinstance(value.domain[0], str) else 7, value.domain[-1])
+        )
         prefer = draw.choice((None, None, draw.choice(_numbers(variables))))
         return p.get(
             _where(p, variables, draw), value, default, draw.choice((None, "first", "last", "last")), prefer

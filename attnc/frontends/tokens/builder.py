@@ -91,19 +91,13 @@ class ProgramBuilder:
 
         Exactly one position must be selected: by the condition, or by `prefer` (those with its largest value), then `tie` (the
         "first" or the "last" of them). Without `default` there must always be one."""
-        if default is not None:
-            default = self.constant(default)
-            kinds = {isinstance(v, str) for v in self._own(value).domain}
-            if (
-                default is not None
-                and kinds == {False}
-                and isinstance(default, str) != (True in kinds)
-                and default != "-"
-            ):
-                known = self._own(value).domain[:4]
-                raise InputError(
-                    f"default={default!r} is no number, the values are {known}: give a number, or '-' for none"
-                )
+        if default is not None and type(self.constant(default)) not in {
+            type(v) for v in self._own(value).domain
+        }:
+            known = ", ".join(map(repr, self._own(value).domain[:4]))
+            raise InputError(
+                f"default={default!r} has another type than the values {known}: give one of their type"
+            )
         preferred = None if prefer is None else self._own(prefer).node
         return self._add(Get(self._where(where), self._own(value).node, default, tie, preferred), name)
 
@@ -112,7 +106,7 @@ class ProgramBuilder:
         return self._add(Count(self._where(where)), name)
 
     def mean(self, where: Condition, value: Variable, default: int = 0, name: str = "") -> Variable:
-        """The mean of whole numbers over the selected positions (RASP's aggregate); map it to make it an output."""
+        """The mean of whole numbers over the selected positions (RASP's aggregate)."""
         return self._add(Mean(self._where(where), self._own(value).node, default), name)
 
     def exists(self, where: Condition, name: str = "") -> Variable:

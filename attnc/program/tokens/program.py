@@ -231,6 +231,9 @@ def _check_vocabulary(vocabulary: Any) -> None:
 
 def _sums(node: Linear, before: Sequence[Domain]) -> Domain:
     found = {Fraction(node.constant)}
+    words = [v for n in node.args for v in before[n] if isinstance(v, str)]
+    if words:
+        raise InputError(f"the value {words[0]!r} is not a number: map the variable to numbers, then add")
     for n, c in zip(node.args, node.coefficients, strict=True):
         if len(found) * len(before[n]) > 8 * MOST_VALUES:
             raise InputError(
@@ -243,6 +246,10 @@ def _sums(node: Linear, before: Sequence[Domain]) -> Domain:
 def _means(node: Mean, values: Domain, length: int) -> Domain:
     """Every p/c of at most `length` whole numbers between the least and the largest value, and the default."""
     known = numbers(values)
+    if len(known) < len(values):
+        raise InputError(
+            f"the values {values[:4]} are not numbers: map them to whole numbers, then take the mean"
+        )
     lo, hi = math.floor(min(known)), math.ceil(max(known))
     if (hi - lo) * length * length > 8 * MOST_VALUES:
         raise InputError(f"a mean over {length} positions of values from {lo} to {hi} has too many values")
