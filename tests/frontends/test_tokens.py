@@ -83,7 +83,7 @@ def test_integers_as_tokens_and_causality() -> None:
         lambda p: p.select(p.tokens, p.tokens, lambda k, q: 1),
         lambda p: p.select(p.tokens, p.tokens, lambda k, q: {"a": True}[k]),
         lambda p: p.tokens + 1, lambda p: p.indices + 0.5, lambda p: p.indices + "a", lambda p: p.tokens % 2,
-        lambda p: p.indices.q + p.indices, lambda p: p.tokens and p.indices, lambda p: not (p.tokens == p.tokens.q),
+        lambda p: p.indices.q + p.indices, lambda p: p.tokens and p.indices, lambda p: bool(p.tokens == p.tokens.q),
         lambda p: p.get(p.indices, p.tokens), lambda p: p.get("a", p.tokens), lambda p: p.get(True, "a"),
         lambda p: p.get(True, p.tokens, default=[]), lambda p: p.get(True, p.tokens, default=1.5),
         lambda p: p.get(True, p.tokens, default=0),
@@ -111,6 +111,10 @@ def test_bad_input(p: ProgramBuilder, bad: Callable[[ProgramBuilder], Any]) -> N
         lambda p: p.get(p.tokens == p.tokens.q, p.indices, default=0),
         lambda p: p.get(p.tokens == "a", p.tokens.map(str.upper), tie="last"),
         lambda p: p.get(p.tokens == "b", p.indices, prefer=p.tokens.map("abc".index), default=0),
+        lambda p: p.get(
+            p.tokens == "a", p.tokens.map(lambda t: 1)
+        ),  # the value is known, but there may be none
+        lambda p: p.map(lambda t, x: t, p.tokens, p.get(p.tokens == p.tokens.q, p.indices, default=0)),
         lambda p: p.get(True, p.tokens, prefer=p.length, default="-", tie="last"),
     ],
 )
