@@ -113,7 +113,8 @@ def _build(
         if plot is not None:
             from attnc.plot import token_attention
 
-            token_attention(net, sequence=task.tokens[: net.program.length], path=plot)
+            known = [token for token in task.tokens if token in net.vocabulary] or list(net.vocabulary[:1])
+            token_attention(net, sequence=known[: net.program.length], path=plot)
         seconds, (status, reason) = time.perf_counter() - began, status_of(net)
         if json:
             about = {"name": name, "computes": task.computes, "mechanism": task.mechanism}

@@ -51,10 +51,12 @@ def token_attention(
     labels = [canvas.plain(str(token)) for token in ("BOS", *sequence)]
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(len(chosen))]
     for ax, name in zip(axes, chosen, strict=True):
-        image = canvas.heat_image(ax, weights[name].double().numpy())
+        image = canvas.heat_image(ax, weights[name].double().numpy(), origin="upper")
         canvas.title(ax, name)
         ax.set_xticks(range(len(labels)), labels, fontsize=7)
         ax.set_yticks(range(len(labels)), labels, fontsize=7)
+        ax.set_xlabel("key", fontsize=8)
+        ax.set_ylabel("query", fontsize=8)
     canvas.colour_bar(image, axes, "weight")
     return canvas.finish(figure, path)
 
