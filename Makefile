@@ -44,6 +44,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/tokens.py
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
@@ -53,6 +54,7 @@ docs: bench
 	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 	$(BIN)/python benchmarks/network_pictures.py
 	$(BIN)/python benchmarks/gallery.py
+	$(BIN)/python benchmarks/zoo.py
 
 clean:
 	rm -rf $(VENV) out build attnc.egg-info
