@@ -23,7 +23,8 @@ TOKENS = [
     ),
     Mutation(
         "tokens: values of a step", HEADS, "if self._keys(head, states).any() or v.errors is not None or v.values.any():",
-        "if v.errors is not None or v.values.any():", "keys of a step may score", (f"{RULES}::test_values_of_a_step_and_of_a_count_are_0_at_data",),
+        "if v.errors is not None or v.values.any():", "keys of a step may score",
+        (f"{RULES}::test_values_of_a_step_and_of_a_count_are_0_at_data",),
     ),
     Mutation(
         "tokens: ties of a count", HEADS, "if ((pairs.scores.values != pairs.bos.values) & pairs.hits).any():", "if False:",
@@ -83,7 +84,8 @@ TOKENS = [
     ),
     Mutation(
         "tokens: domain of the certificate", TOP, "if certificate.holds_for != domain or certificate.dtype != numbers.dtype:",
-        "if certificate.dtype != numbers.dtype:", "the domain is not compared", (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+        "if certificate.dtype != numbers.dtype:", "the domain is not compared",
+        (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
     ),
     Mutation(
         "tokens: digests of the certificate", TOP, 'if certificate.digests != {**numbers.digests(), "program": program_seal}:',
@@ -98,7 +100,8 @@ TOKENS = [
         "hidden = (at > lengths.max())[None, None, None]", "padding is attended to", (f"{NETWORK}::test_batches_and_padding",),
     ),
     Mutation(
-        "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap", "return _joined(pairs), unit * len(node.where)",
+        "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap",
+        "return _joined(pairs), unit * len(node.where)",
         "BOS ties with selected keys", (f"{FRONT}::test_expressions",),
     ),
 ]  # fmt: skip

@@ -78,14 +78,17 @@ def test_a_coordinate_is_written_once() -> None:
     assert "twice" in refused(net, change(net, 0, "output", (0, 0, at), 1.0))
 
 
-def test_scores_of_a_step_keep_their_distance() -> None:
-    """Sharpness divided by 4: below the distance at which exp is assumed to return 0."""
+@pytest.mark.parametrize("side", [-1, 1])
+def test_scores_of_a_step_keep_their_distance(side: int) -> None:
+    """The threshold is moved towards one of its neighbours: the score there is too near 0, the other far away."""
     net = compiled(STEP, causal=True)
-
-    def blunt(array: Any) -> None:
-        array[0] /= 4
-
-    assert "step" in refused(net, changed(net.numbers(), 1, "query", blunt))
+    one, query = coordinate(net, "one"), net.numbers().layers[1].query[0]
+    sharpness = query[coordinate(net, "1/(1+count3)"), 0]
+    middle = -query[one, 0] / sharpness
+    counts = np.array([1 / (1 + c) for c in range(4)])
+    near = counts[counts > middle].min() if side > 0 else counts[counts < middle].max()
+    other = change(net, 1, "query", (0, one, 0), -sharpness * near + side * 60)
+    assert "step" in refused(net, other)
 
 
 def test_values_of_a_step_and_of_a_count_are_0_at_data() -> None:
@@ -169,6 +172,14 @@ def test_whole_numbers_stay_below_the_limit() -> None:
         array *= 2.0**17
 
     assert "1/u" in refused(net, changed(net.numbers(), 0, "query", grow))
+    p = tokens.program("ab", 3)
+    stream = Stream(Meaning(p.program(p.tokens)), np.eye(3), np.zeros((4, 3)), ARITHMETIC["float32"])
+    x = np.array([[2**12, 1]])
+    assert stream.product(x, None, np.array([[2.0**12 - 1], [1.0]])).errors is None
+    with pytest.raises(CheckError):
+        stream.product(
+            x, None, np.array([[2.0**12 - 1], [-(2.0**12)]])
+        )  # the sum is small, its terms are not
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
