@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LENS := .venv-lens
 
-.PHONY: demo test test-all attack mutants bench reproduce lint types docs clean
+.PHONY: demo test test-all test-lens attack mutants bench reproduce lint types docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +31,17 @@ test: $(STAMP) lint types
 
 test-all: $(STAMP) lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --durations=10 -m ''
+
+# TransformerLens and nnsight bring 40 packages, so they have an environment of their own.
+$(LENS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LENS)
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,transformer-lens]' nnsight
+	touch $@
+
+test-lens: $(LENS)/.installed
+	OMP_NUM_THREADS=1 $(LENS)/bin/pytest -q -m '' tests/exporters/test_transformer_lens.py tests/network/test_nnsight.py \
+		attnc/exporters/transformer_lens.py docs/transformer_lens.md
 
 attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py --minutes 30
@@ -57,4 +69,4 @@ docs: bench
 	$(BIN)/python benchmarks/zoo.py
 
 clean:
-	rm -rf $(VENV) out build attnc.egg-info
+	rm -rf $(VENV) $(LENS) out build attnc.egg-info

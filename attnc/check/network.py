@@ -90,7 +90,7 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
     elif isinstance(box, Tokens) and not np.array_equal(at, np.floor(at)):
         problem = "its witness is not a sequence of token ids"
     elif isinstance(box, Tokens) != any(isinstance(step, Embed) for step in program.steps):
-        problem = "its domain are token ids and the program reads none, or the other way round"
+        problem = "either its domain or its program is for token ids, but not both"
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:

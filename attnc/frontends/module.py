@@ -55,7 +55,8 @@ def module_to_program(
     >>> module_to_program(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Softmax(-1)).eval(), (4,))
     Traceback (most recent call last):
         ...
-    attnc.errors.UnsupportedError: Sequential cannot be compiled (docs/networks.md lists the supported operations):
+    attnc.errors.UnsupportedError: Sequential cannot be compiled (docs/networks.md lists the supported operations,
+    docs/architecture.md says how to add one):
       - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
     """
     ids = isinstance(box, Tokens)
@@ -72,7 +73,8 @@ def module_to_program(
             found = disagreement(caller, program, box)
         problems += [found] if found else []
     if problems or program is None:
-        what = f"{type(model).__name__} cannot be compiled (docs/networks.md lists the supported operations)"
+        lists = "docs/networks.md lists the supported operations, docs/architecture.md says how to add one"
+        what = f"{type(model).__name__} cannot be compiled ({lists})"
         raise UnsupportedError(what, unwrapped_problems(caller, problems))
     return unwrapped(program)
 

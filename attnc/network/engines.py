@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CERTIFIED = ("softmax", "sdpa")  # covered by the certificate of a head or of a network
 MOST_KEYS = 512  # of sdpa: as many as docs/arithmetic.md analyses
 _QUERIES = 1 << 16  # queries of sdpa in one call
-_CHUNK = 1 << 18  # numbers in one chunk: small enough for the cache, large enough for threads
+CHUNK = 1 << 18  # numbers in one chunk: small enough for the cache, large enough for threads
 _CHANGED = "the numbers of a head were changed after torch.compile: call refresh() of the head or of its Pointwise module"
 
 
@@ -128,7 +128,7 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
         return _plain_gate(window, s) if isinstance(window, Gate) else _plain(window, s)
     s = s.detach()
     out = torch.empty_like(s, memory_format=torch.contiguous_format)
-    buffers = s.new_empty(4, min(_CHUNK, s.numel()))
+    buffers = s.new_empty(4, min(CHUNK, s.numel()))
     first = (
         (window.slope,)
         if isinstance(window, Gate)
@@ -139,7 +139,7 @@ def run_window(window: ClosedForm, s: Tensor) -> Tensor:
     constants = s.new_tensor(
         (*first, *getattr(window, "coefficients", ()))
     ).unbind()  # operations take them as tensors
-    chunks = (torch.split(t.view(-1), _CHUNK) for t in (s, out))
+    chunks = (torch.split(t.view(-1), CHUNK) for t in (s, out))
     for part, result in zip(*chunks, strict=True):
         held = buffers[:, : len(part)].unbind()
         if isinstance(window, Gate):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.errors import InputError
 from attnc.network.altered import as_made, why_altered, why_parts
-from attnc.network.engines import run_window, window_now
+from attnc.network.engines import CHUNK, run_window, window_now
 from attnc.network.head import Head
 from attnc.network.layer import to_array
 from attnc.network.marking import mark, mark_of
@@ -174,6 +174,10 @@ class Pointwise(PreciseModule, nn.ModuleList):
 
         return literal_activation(self, n, neurons, maps)
 
+    def windows(self) -> list[ClosedForm | None]:
+        """The closed form that the engine runs for each group; None where attention to all anchors runs."""
+        return self._windows(self.engine)
+
     def refresh(self) -> None:
         """Derive the windows again. Call it after changing numbers in place under torch.compile; otherwise it is automatic."""
         for _, head in self.groups:
@@ -224,18 +228,22 @@ def _part(x: Tensor, neurons: Tensor | None) -> Tensor:
 
 
 def _outside(groups: Groups, x: Tensor) -> str | None:
-    """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first; then an end
-    that does not lie in it is taken for each neuron by itself."""
+    """The reason if a number of x lies outside the interval of its neuron's head. The common interval is tried first, on rows
+    that stay in the cache; where it does not hold, the extremes of each neuron are taken."""
     domains = [head.domain for _, head in groups if head.domain is not None]
     lo, hi = (max((d.lo for d in domains), default=-math.inf), min((d.hi for d in domains), default=math.inf))
-    least, most = torch.aminmax(x)
-    inside = lo <= float(least), float(most) <= hi
-    if all(inside):
-        return None
-    if len(groups) > 1:
-        rows = x.reshape(-1, x.shape[-1])
-        low, high = least.expand(x.shape[-1]), most.expand(x.shape[-1])
-        x = torch.stack([low if inside[0] else rows.amin(0), high if inside[1] else rows.amax(0)])
-    parts = ((_part(x, neurons), head.domain) for neurons, head in groups)
-    reasons = (outside_domain(x, domain) for x, domain in parts if domain is not None and x.numel())
-    return next((reason for reason in reasons if reason is not None), None)
+    rows = x.reshape(-1, x.shape[-1] if x.ndim else 1)
+    for chunk in torch.split(rows, max(1, CHUNK // max(1, rows.shape[1]))):
+        least, most = torch.aminmax(chunk)
+        inside = lo <= float(least), float(most) <= hi
+        if all(inside):
+            continue
+        if len(groups) > 1:
+            low, high = least.expand(chunk.shape[1]), most.expand(chunk.shape[1])
+            chunk = torch.stack([low if inside[0] else chunk.amin(0), high if inside[1] else chunk.amax(0)])
+        parts = ((_part(chunk, neurons), head.domain) for neurons, head in groups)
+        for part, domain in parts:
+            reason = None if domain is None or not part.numel() else outside_domain(part, domain)
+            if reason is not None:
+                return reason
+    return None

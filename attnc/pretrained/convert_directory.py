@@ -19,18 +19,12 @@ from attnc.parallel import as_completed
 from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
 from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.convert import check_dtypes, convert_, differences
-from attnc.pretrained.directory import (
-    check_new,
-    converted_module,
-    copy_beside,
-    load_model,
-    map_model,
-    save_converted,
-    write_report,
-)
+from attnc.pretrained.directory import converted_module, load_model, map_model
 from attnc.pretrained.inputs import Entering, entering, outputs, removed
 from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory
 from attnc.pretrained.report import ConversionReport, model_certificate
+from attnc.pretrained.save import check_new, copy_beside, save_converted, write_report
+from attnc.pretrained.shipped import CARD, write_shipped
 from attnc.pretrained.store import conversion_record
 from attnc.pretrained.work import Work, work_directory, write_json
 from attnc.progress import Progress, silent
@@ -250,4 +244,5 @@ def _write(
     work.write_weights(Directory(source), source, anchors)
     copy_beside(source, work.model)
     record = conversion_record(config.engine, report, [one.about["record"] for one in done.values()])
-    write_json(work.model / "config.json", {**read_json(source / "config.json"), "attnc": record})
+    original = {**read_json(source / "config.json"), "attnc": record}
+    write_json(work.model / "config.json", write_shipped(work.model, original, report, source / CARD))

@@ -45,6 +45,7 @@ from attnc.pretrained.directory import map_converted
 from attnc.pretrained.guard import check_flow
 from attnc.pretrained.mapped import MappedModel, in_memory
 from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.shipped import original_config
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
 from attnc.progress import Progress, silent
 from attnc.records.certificate import HALF, Certificate, Status, Verdict
@@ -111,8 +112,10 @@ def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
 def verify_directory(
     path: str | os.PathLike[str], function: Function | None = None, progress: Progress = silent
 ) -> Verdict:
-    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
+    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown". A
+    modelling file that is not attnc's raises an error: what it runs is not what is proved."""
     proofs = Proofs()
+    original_config(Path(path))
     verdict = check_directory(path, proofs, progress)
     if not verdict:
         return verdict

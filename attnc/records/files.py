@@ -21,6 +21,7 @@ from attnc.program.step import Numbers
 from attnc.records.numbers import digest
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONVERTED, CONVERTED_INDEX = "attnc.safetensors", "attnc.safetensors.index.json"  # of a converted model
 _PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
@@ -108,16 +109,18 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, N
 
 
 class Directory:
-    """The tensors of a model directory, found by name and digest."""
+    """The tensors of a model directory, found by name and digest. Those of a converted model are in files of other names."""
 
     def __init__(self, where: Path) -> None:
         index = None
-        if not (where / WEIGHTS).is_file():
-            index = read_json(where / INDEX).get("weight_map")
+        converted = (where / CONVERTED).is_file() or (where / CONVERTED_INDEX).is_file()
+        single, several = (CONVERTED, CONVERTED_INDEX) if converted else (WEIGHTS, INDEX)
+        if not (where / single).is_file():
+            index = read_json(where / several).get("weight_map")
             listed = set(map(str, index.values())) if isinstance(index, dict) else set()
             if not isinstance(index, dict) or not listed or any(Path(name).name != name for name in listed):
-                raise FileError(f"{where / INDEX} does not list the files of the weights")
-        self.names = [WEIGHTS] if index is None else sorted(listed)
+                raise FileError(f"{where / several} does not list the files of the weights")
+        self.names = [single] if index is None else sorted(listed)
         self.files: dict[str, TensorFile] = {}
         for file in (TensorFile(where / name) for name in self.names):
             twice = [name for name in file.names if name in self.files]
@@ -129,7 +132,7 @@ class Directory:
             found = self.files[name].path.name if name in self.files else "no file"
             if index is not None and index.get(name) != found:
                 said = f"in {index[name]}" if name in index else "in no file"
-                raise FileError(f"{where / INDEX} says that the tensor {name} is {said}: it is in {found}")
+                raise FileError(f"{where / several} says that the tensor {name} is {said}: it is in {found}")
 
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with

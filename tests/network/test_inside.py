@@ -263,7 +263,7 @@ def test_every_bit_of_the_result_of_a_window(
     made = replace(made, spacing=spacing)
     draw = torch.Generator().manual_seed(0)
     s = 20 * spacing * torch.randn(5000, generator=draw, dtype=getattr(torch, dtype))
-    monkeypatch.setattr(engines, "_CHUNK", 999)
+    monkeypatch.setattr(engines, "CHUNK", 999)
     found = engines.run_window(made, s)
     monkeypatch.setattr(engines, "_scales_exactly", lambda _: False)
     assert torch.equal(engines.run_window(made, s), found)

@@ -349,3 +349,20 @@ def test_refusals(act: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         act(layer)
     assert layer.engine == "closed-form"
+
+
+@pytest.mark.parametrize("row", [0, 3, 6])
+@pytest.mark.parametrize(("neuron", "value"), [(0, 7.0), (1, -7.0), (0, float("nan")), (1, 5.0)])
+def test_every_row_of_every_chunk_is_compared_with_the_neuron_s_own_interval(
+    row: int, neuron: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = [attnc.head("tanh", domain=(-end, end), eps=1e-3) for end in (4, 6)]
+    layer, x = Pointwise([([0], heads[0]), ([1], heads[1])], strict=True), torch.zeros(7, 2)
+    monkeypatch.setattr(pointwise, "CHUNK", 4)  # two rows
+    layer(x)
+    x[row, neuron] = value
+    if value == 5:  # inside the second neuron's interval only
+        layer(x)
+        x[row] = x[row].flip(0)
+    with pytest.raises(InputError, match="outside"):
+        layer(x)

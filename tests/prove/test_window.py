@@ -430,7 +430,7 @@ def test_first_and_second_derivatives_are_the_functions(window: ClosedForm, name
 
 @each_window
 @pytest.mark.parametrize(
-    "shape", [(), (0,), (1,), (3, 0, 2), (2, 5, 7), (engine._CHUNK + 3,), (2, engine._CHUNK)]
+    "shape", [(), (0,), (1,), (3, 0, 2), (2, 5, 7), (engine.CHUNK + 3,), (2, engine.CHUNK)]
 )
 def test_shapes_are_kept_and_chunks_join(window: ClosedForm, name: str, shape: tuple[int, ...]) -> None:
     s = torch.randn(shape, dtype=getattr(torch, window.dtype), generator=torch.Generator().manual_seed(1)) * 3
