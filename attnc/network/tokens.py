@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -162,6 +164,13 @@ class TokenNetwork(PreciseModule):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the matrices, the program and the certificate to a safetensors file; `attnc.load` reads it."""
         write(path, Record(self.numbers(), self.certificate, self.program))
+
+    def to_transformer_lens(self) -> Any:
+        """The network as a TransformerLens model (extra `transformer-lens`), with vocabulary, positions and unembedding.
+
+        `attnc.exporters.token_lens.TokenLens` says how to run it, how to hook it and how to read it."""
+        exporter = importlib.import_module("attnc.exporters.token_lens")
+        return exporter.token_lens(self)
 
     def describe(self) -> str:
         """Layers, heads and coordinates as text."""
