@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LENS := .venv-lens
 
-.PHONY: demo test test-all attack mutants bench reproduce lint types docs clean
+.PHONY: demo test test-all test-lens attack mutants bench reproduce lint types docs clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,6 +32,17 @@ test: $(STAMP) lint types
 test-all: $(STAMP) lint types
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --durations=10 -m ''
 
+# TransformerLens and nnsight bring 40 packages, so they have an environment of their own.
+$(LENS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LENS)
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
+	$(LENS)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,transformer-lens]' nnsight
+	touch $@
+
+test-lens: $(LENS)/.installed
+	OMP_NUM_THREADS=1 $(LENS)/bin/pytest -q -m '' tests/exporters/test_transformer_lens.py tests/network/test_nnsight.py \
+		tests/exporters/test_token_lens.py attnc/exporters/token_lens.py attnc/exporters/transformer_lens.py docs/transformer_lens.md
+
 attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py --minutes 30
 
@@ -44,6 +56,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/huggingface.py
+	$(BIN)/python benchmarks/tokens.py
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
@@ -53,6 +67,7 @@ docs: bench
 	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 	$(BIN)/python benchmarks/network_pictures.py
 	$(BIN)/python benchmarks/gallery.py
+	$(BIN)/python benchmarks/zoo.py
 
 clean:
-	rm -rf $(VENV) out build attnc.egg-info
+	rm -rf $(VENV) $(LENS) out build attnc.egg-info

@@ -9,6 +9,7 @@ import runpy
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -81,6 +82,13 @@ def load(name: str) -> ModuleType:
     return module
 
 
+@cache
+def run_once(name: str) -> tuple[ModuleType, list[tuple[object, attnc.Network]]]:
+    """An example, and the networks that it makes."""
+    example = load(name)
+    return example, list(example.run())
+
+
 Rows = list[list[float]]
 
 
@@ -128,8 +136,7 @@ EXPECTED = {
 def test_functions_are_imitated_and_the_gallery_says_how_well(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example, expected = load(name), EXPECTED[name]
-    made = list(example.run())
+    (example, made), expected = run_once(name), EXPECTED[name]
     lo, hi = example.BOX.lo, example.BOX.hi
     inputs = lo + (hi - lo) * np.random.default_rng(20).random((3000, *lo.shape))
     exact = np.array([expected.f(x.tolist()) for x in inputs])
@@ -198,14 +205,14 @@ def test_the_lipschitz_constant_that_a_proof_trusts(name: str) -> None:
 
 def test_chaos_parts_the_orbits() -> None:
     """A closer network follows the map longer, and the map itself, begun 1e-6 off, parts in tens of steps."""
-    example = load("chaotic_map")
+    example, made = run_once("chaotic_map")
 
     class Shifted(torch.nn.Module):
         def forward(self, state: torch.Tensor) -> torch.Tensor:
             return example.twice(state) + 1e-6
 
     assert example.parted(example.twice) is None
-    steps = [example.parted(net) for _, net in example.run()]
+    steps = [example.parted(net) for _, net in made]
     assert 10 <= steps[0] < steps[1] <= 80
     assert 10 <= example.parted(Shifted()) <= 80
 

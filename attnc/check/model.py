@@ -30,7 +30,8 @@ from attnc.records.layers import Heads
 from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers
 from attnc.records.window_numbers import closed_form
 
-VERSION = 1
+VERSION = 2
+_READ = ("1", "2")  # records of version 1 do not say what the modelling file runs
 _EXPERT_MAPS = ("first.weight", "second.weight", "up.weight")  # (experts, outputs, inputs)
 
 
@@ -249,8 +250,8 @@ def _intact(where: Path, kinds: tuple[type[Exception], ...] = DAMAGE) -> Iterato
 def read_record(where: Path) -> tuple[Certificate, dict[str, Any]]:
     """The certificate of a converted model and its record in config.json, whose seals fit."""
     record = read_json(where / "config.json").get("attnc")
-    if not isinstance(record, dict) or repr(record.get("version")) != repr(VERSION):
-        reason = f"its config.json has no 'attnc' record of version {VERSION}"
+    if not isinstance(record, dict) or repr(record.get("version")) not in _READ:
+        reason = f"its config.json has no 'attnc' record of version {' or '.join(_READ)}"
         raise FileError(f"{where} is not a model that attnc converted: {reason}")
     with _intact(where, (*DAMAGE, CertificateError)):
         record = unsealed(record, "the record")

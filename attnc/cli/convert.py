@@ -40,8 +40,9 @@ def convert(
     Each block becomes attention over anchors, with a bound of its error.
 
     DIR is read by transformers, from safetensors alone; code that comes with the model is never run. OUT receives
-    the model, its report and the other files of DIR; the files of the weights are hard links, or copies. Load it with
-    attnc.from_pretrained: transformers' from_pretrained loads the original model.
+    the model, its report, a model card and the other files of DIR, except for code; the files of the weights are hard
+    links, or copies. Load it with attnc.from_pretrained, or without attnc by
+    transformers.AutoModel.from_pretrained(OUT, trust_remote_code=True).
 
     Memory holds one layer of the model, not the model. If the command is killed, the same command resumes its work, which
     is kept beside OUT; the result has the same bytes.

@@ -39,6 +39,11 @@ def export(
     Example: attnc export net.safetensors --to onnx -o net.onnx
     """
     with out.errors_reported(json):
+        if to.replace("_", "-") == "transformer-lens":
+            raise InputError(
+                f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
+                f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
+            )
         if to not in _FORMATS:
             raise InputError(f"--to {to}: accepted is {', '.join(_FORMATS)}")
         if output.suffix != f".{to}":

@@ -20,9 +20,10 @@ from torch.export import Dim, ExportedProgram
 from attnc.errors import AttncError, ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.export import Export
 from attnc.exporters.onnx_graph import Graph, operations_in
-from attnc.exporters.reference import Rounding
+from attnc.exporters.reference import LiteralRounding, Rounding
 from attnc.exporters.subjects import SIZES, Axes, Subject, subject_of
 from attnc.extras import optional
+from attnc.network.literal import SelfAttentionNetwork
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import versions
 from attnc.records.files import replacing
@@ -31,6 +32,10 @@ OPSETS = range(18, 24)
 _DEFAULT = 20
 _LARGEST = 2**31 - 1  # bytes of one protocol buffer
 _EXACT = "The approximation term of the certificate holds in exact arithmetic, so for this file too. "
+_CLOSED = (
+    "The approximation term of the certificate is that of attention over anchors. This file evaluates closed forms instead; how "
+    "far they are from attention is part of the rounding term. "
+)
 _ROUNDING = "Its rounding term was proved for the arithmetic of torch on a CPU, not for the runtime that executes this file."
 _STATEMENTS = {
     Status.PROVED: _EXACT + _ROUNDING,
@@ -39,7 +44,7 @@ _STATEMENTS = {
 }
 
 
-def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
+def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
     """See `attnc.export`."""
     for module in ("onnx", "onnxruntime", "onnxscript"):
         optional(module, "onnx", "ONNX files")
@@ -59,7 +64,9 @@ def write(x: object, path: Path, *, engine: str, inputs: Any, opset: int | None)
         with replacing(path) as temporary:
             temporary.write_bytes(model.SerializeToString())
             with _as_written(path):
-                difference, allowed, count = _compare(temporary, subject, Rounding(program, dtype), axes)
+                literal = isinstance(x, SelfAttentionNetwork)
+                rounding = LiteralRounding(x) if literal else Rounding(program, dtype)
+                difference, allowed, count = _compare(temporary, subject, rounding, axes)
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
     return Export(path, engine, difference, allowed, count, operations_in(model), named)
 
@@ -153,7 +160,7 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
         "attnc.status": str(own.status),
         "attnc.digests": json.dumps(_digests(own)),
         "attnc.engine": engine,
-        "attnc.statement": _statement(carried),
+        "attnc.statement": _statement(carried, engine),
     }
     if carried is not None and (carried.status is not Status.UNKNOWN or carried.subject == "literal"):
         about["attnc.certificate"] = json.dumps(carried.to_json())
@@ -161,9 +168,11 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
     model.producer_name, model.producer_version = "attnc", about["attnc"]
 
 
-def _statement(carried: Certificate | None) -> str:
+def _statement(carried: Certificate | None, engine: str) -> str:
     if carried is None or carried.status not in _STATEMENTS:
         return "Nothing is claimed of this file."
+    if carried.status is Status.PROVED and engine == "closed-form":
+        return _CLOSED + _ROUNDING
     encoded = carried.subject == "literal" and math.isfinite(carried.approximation)
     return _EXACT * encoded + _STATEMENTS[carried.status]
 
@@ -176,12 +185,12 @@ def _digests(certificate: Certificate) -> dict[str, dict[str, str]]:
 
 
 def _compare(
-    file: Path, subject: Subject, rounding: Rounding, axes: tuple[Axes, ...]
+    file: Path, subject: Subject, rounding: Rounding | LiteralRounding, axes: tuple[Axes, ...]
 ) -> tuple[float, float, int]:
     """The largest difference between the file in onnxruntime and the module, what rounding explains, and the inputs compared.
 
     Each output of a head or a network is within `certificate.rounding` of exact arithmetic in torch. A runtime with the same unit
-    roundoff makes errors of that size too, so twice the term is the most that rounding explains; `Rounding` measures how much it
+    roundoff makes errors of that size too, so twice the term is the most that rounding explains; `rounding` measures how much it
     does in fact. The smaller of the two is allowed."""
     session = _session(file)
     free = {name for own in axes for name in own.values()}

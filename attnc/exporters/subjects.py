@@ -165,7 +165,7 @@ def _literal(literal: SelfAttentionNetwork, engine: str) -> Subject:
             lo, hi = _ends(literal.domain, spec.limit, len(literal.inputs))
             x = torch.rand(sizes, generator=source, dtype=torch.float64) * (hi - lo) + lo
             x = x if spec.values == "real numbers" else (x > (lo + hi) / 2).double()
-            found.append(x.to(literal.fixed.dtype))
+            found.append(x.to(literal.fixed.dtype) if spec.ids is None else x.round().long())
         return tuple(found)
 
     names = tuple(spec.name for spec in literal.inputs)

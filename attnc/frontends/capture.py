@@ -103,6 +103,7 @@ def capture(
         fused_path(False),
         torch.inference_mode(inference),
         _any_size(),
+        _no_stack_traces(),
         _no_test_of_inference_mode(),
     ):
         torch.default_generator.manual_seed(_SEED)
@@ -238,6 +239,14 @@ def _no_test_of_inference_mode() -> contextlib.AbstractContextManager[object]:
         return original()
 
     return mock.patch.object(torch, "is_inference_mode_enabled", refuse)
+
+
+def _no_stack_traces() -> contextlib.AbstractContextManager[object]:
+    """torch notes for each operation which lines of Python ran it. Nothing reads this; it took a quarter of the time."""
+    config: Any = importlib.import_module("torch.fx.config")
+    if not hasattr(config, "do_not_emit_stack_traces"):  # older torch
+        return contextlib.nullcontext()
+    return mock.patch.object(config, "do_not_emit_stack_traces", True)
 
 
 def _any_size() -> contextlib.AbstractContextManager[object]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from attnc.network.network import Network
 
 _PRECISION = 128
+_PER_THREAD = 1 << 16  # numbers: more than torch converts without a second thread
 
 
 class Certified(NamedTuple):
@@ -48,12 +49,14 @@ def distance(value: Tensor, original: Balls) -> Tensor:
 
 
 def check_subnormals() -> None:
-    """Raise an error if torch takes subnormal numbers for 0: the numbers that it is given would not be those that it reads."""
-    smallest = torch.tensor([1], dtype=torch.int32).view(torch.float32)
-    if smallest.double().item() == 0:
+    """Raise an error if torch takes subnormal numbers for 0: the numbers that it is given would not be those that it reads.
+
+    Each of torch's threads has a mode of its own, which it keeps, so that every thread is given numbers to convert."""
+    smallest = torch.ones(torch.get_num_threads() * _PER_THREAD, dtype=torch.int32).view(torch.float32)
+    if not bool(smallest.double().all()):
         raise InputError(
             "torch takes subnormal numbers for 0, so that inputs and weights are not the given ones: "
-            "call torch.set_flush_denormal(False)"
+            "call torch.set_flush_denormal(False) before the first computation, or torch.set_num_threads(1)"
         )
 
 

@@ -174,6 +174,10 @@ class Pointwise(PreciseModule, nn.ModuleList):
 
         return literal_activation(self, n, neurons, maps)
 
+    def windows(self) -> list[ClosedForm | None]:
+        """The closed form that the engine runs for each group; None where attention to all anchors runs."""
+        return self._windows(self.engine)
+
     def refresh(self) -> None:
         """Derive the windows again. Call it after changing numbers in place under torch.compile; otherwise it is automatic."""
         for _, head in self.groups:

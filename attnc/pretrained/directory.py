@@ -1,17 +1,14 @@
-"""Converted models as directories of Hugging Face: read with safetensors alone, without remote code; written all or nothing."""
+"""Converted models as directories of Hugging Face: read with safetensors alone, without remote code."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
 
 from attnc.arguments import checked_engine, checked_strict
@@ -19,23 +16,32 @@ from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
+from attnc.frontends.transformers.calls import Call, example_call
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
-from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
+from attnc.pretrained.mapped import MappedModel, NotMappableError, Placeholders, in_memory, laid_out, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
-from attnc.pretrained.store import note_parts, part_record, report_of, why_not_recorded
+from attnc.pretrained.shipped import check_shipped, is_shipped, original_config, remote, why_runs_otherwise
+from attnc.pretrained.store import note_parts, part_record, why_not_recorded
 from attnc.program.step import Numbers
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
-from attnc.records.files import INDEX, WEIGHTS, Directory, read_json
+from attnc.records.files import (
+    CONVERTED,
+    CONVERTED_INDEX,
+    INDEX,
+    NOT_QUANTISED,
+    WEIGHTS,
+    Directory,
+    read_json,
+)  # fmt: skip
 from attnc.records.numbers import TENSORS, HeadNumbers
 
-REPORT = "attnc_report.json"
-_OTHER_WEIGHTS = {
+OTHER_WEIGHTS = {
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".tflite",
 }  # fmt: skip
 
@@ -45,10 +51,9 @@ def from_pretrained(
 ) -> Any:
     """Read back a converted model that `save_pretrained` or `attnc convert` wrote, with its report.
 
-    Nothing in the directory is executed. The heads must be those of their certificates, and the weights those that were
-    converted; otherwise an error is raised. `engine` overrides the one it was saved with. `strict` is that of `ConvertConfig`:
-    it is not saved. transformers' own from_pretrained reads the same directory as the original model, without attention over
-    anchors.
+    Nothing in the directory is executed. The heads must be those of their certificates, the weights those that were converted,
+    and the modelling file, which transformers executes with trust_remote_code=True, must be attnc's own; otherwise an error is
+    raised. `engine` overrides the one it was saved with. `strict` is that of `ConvertConfig`: it is not saved.
 
     >>> from_pretrained("missing")
     Traceback (most recent call last):
@@ -84,11 +89,19 @@ def _restored(
 ) -> Any:
     """The model with its converted parts, rebuilt one by one from the stored numbers."""
     model = mapped.model
-    sites, made = _sites(where, model, record), []
-    stored = read_parts(where, report.certificate, record)
+    with in_memory(model, mapped.sources, release=True):
+        call = example_call(model)
+    with laid_out(mapped):
+        sites = _sites(where, model, record, call)
+    made = []
+    stored, files = read_parts(where, report.certificate, record), Directory(where)
+    shipped = is_shipped(read_json(where / "config.json"))
     for (site, entry), (_, part) in zip(sites, stored, strict=True):
         with in_memory(model, mapped.of(site)):
-            module, claim = _rebuilt(model, site, part, entry, chosen, strict)
+            module, claim = _rebuilt(model, site, part, entry, record["engine"], strict)
+            if shipped and (reason := why_runs_otherwise(files, model, site, module, entry.get("runs", {}))):
+                raise CertificateError(f"{site.name}: {reason}: convert the original model again")
+            module.engine = _available(claim, chosen)
             made.append((site, module, claim, part_record(model, site, module)))
     for site, module, *_ in made:
         site.replace(module.eval())
@@ -103,7 +116,10 @@ def _restored(
 def read_report(where: Path, progress: Progress = silent) -> tuple[ConversionReport, str | None]:
     """The report of a converted directory, and why it does not apply to the numbers that are stored there, or None."""
     record, report = _read_report(where)
+    config = read_json(where / "config.json")
     try:
+        if is_shipped(config):
+            check_shipped(where, config)
         for i, (name, _) in enumerate(read_parts(where, report.certificate, record)):
             progress(name, i, len(record["blocks"]))
     except CertificateError as problem:
@@ -121,9 +137,14 @@ def _read_report(where: Path) -> tuple[dict[str, Any], ConversionReport]:
 
 def load_model(where: Path) -> Any:
     """The model of a local directory, in eval mode: by the class that its config names, from safetensors alone."""
-    cls = _checked_class(where)
-    Directory(where)  # raises if a file is damaged
-    model = _loaded(where, cls, where)
+    (cls, config), stored = _checked_class(where), Directory(where)  # raises if a file is damaged
+    if config is None:
+        model = _loaded(where, cls, where)
+    else:
+        tensors = {name: file.tensor(name).clone() for name, file in stored.files.items()}
+        model = _loaded(where, cls, None, config=config, state_dict=tensors)
+        _read_generation(model, where)
+    stored.check_floats(name for name, _ in model.named_parameters())
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
     return model.eval()
@@ -131,35 +152,60 @@ def load_model(where: Path) -> Any:
 
 def map_model(where: Path) -> MappedModel:
     """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
-    cls, stored = _checked_class(where), Directory(where)
-    transformers, given = _imported(), placeholders(stored)
-    with _quiet(transformers):
-        config = transformers.AutoConfig.from_pretrained(
-            where, local_files_only=True, trust_remote_code=False
-        )
+    (cls, config), stored = _checked_class(where), Directory(where)
+    transformers, given = imported(), Placeholders(stored)
+    if config is None:
+        with quiet(transformers):
+            config = transformers.AutoConfig.from_pretrained(
+                where, local_files_only=True, trust_remote_code=False
+            )
     if cls is transformers.AutoModel:
         cls = transformers.AutoModel._model_mapping[type(config)]
-    held = {t.dtype for t in given.values() if t.is_floating_point()}
+    held = {t.dtype for t in given.tensors.values() if t.is_floating_point()}
     if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
         raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
-    model = _loaded(where, cls, None, config=config, state_dict=given)
-    return traced(model.eval(), given, stored)
+    with given:
+        model = _loaded(where, cls, None, config=config, state_dict=given.tensors)
+    stored.check_floats(name for name, _ in model.named_parameters())
+    return traced(model.eval(), given)
 
 
-def _checked_class(where: Path) -> Any:
-    """The class of the model, if the directory has weights and asks for no code from elsewhere."""
-    config = read_json(where / "config.json")
-    _check_code(where, config)
-    others = sorted(p.name for p in where.iterdir() if p.suffix in _OTHER_WEIGHTS)
-    if not (where / WEIGHTS).is_file() and not (where / INDEX).is_file():
+def _checked_class(where: Path) -> tuple[Any, Any]:
+    """The class of the model, if the directory has weights and asks for no code from elsewhere; and the config of the original of
+    a converted model, or None."""
+    original, shipped = original_config(where), is_shipped(read_json(where / "config.json"))
+    _check_code(where, original)
+    others = sorted(p.name for p in where.iterdir() if p.suffix in OTHER_WEIGHTS)
+    names = (CONVERTED, CONVERTED_INDEX) if shipped else (WEIGHTS, INDEX)
+    if not any((where / name).is_file() for name in names):
         hint = f"; {others[0]} is not read: save the model as safetensors first" if others else ""
-        raise FileError(f"{where} has no {WEIGHTS} and no {INDEX}{hint}")
-    return _model_class(where, config, _imported())
+        raise FileError(f"{where} has no {names[0]} and no {names[1]}{hint}")
+    transformers = imported()
+    cls = _model_class(where, original, transformers)
+    if not shipped:
+        return cls, None
+    try:
+        with quiet(transformers):
+            config = (
+                remote("config").AttncConfig.from_pretrained(where, local_files_only=True).original_config()
+            )
+    except Exception as problem:  # of any kind: it comes from code that is not attnc's
+        raise FileError(f"transformers cannot read {where / 'config.json'}: {problem}") from problem
+    return (transformers.MODEL_MAPPING[type(config)] if cls is transformers.AutoModel else cls), config
+
+
+def _read_generation(model: Any, where: Path) -> None:
+    """The settings of generation, which transformers reads beside the weights."""
+    if model.can_generate() and (where / "generation_config.json").is_file():
+        with quiet(imported()):
+            model.generation_config = imported().GenerationConfig.from_pretrained(
+                where, local_files_only=True
+            )
 
 
 def _loaded(where: Path, cls: Any, *source: object, **options: Any) -> Any:
     """The model from a directory, or from tensors; every tensor that it needs must be there, except for a pooler's."""
-    with _quiet(_imported()):
+    with quiet(imported()):
         model, missing = _loaded_in_part(where, cls, *source, **options)
         if missing and all(name.startswith("pooler.") for name in missing):
             model, missing = _loaded_in_part(where, cls, *source, **options, add_pooling_layer=False)
@@ -182,16 +228,26 @@ def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> t
 
 
 def _check_code(where: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what asks for code from elsewhere, or for weights that are not here."""
+    """Refuse what asks for code from elsewhere, or for weights that are not here or quantised."""
+    if config.get("quantization_config"):
+        raise FileError(f"{where} is quantised (quantization_config in config.json): {NOT_QUANTISED}")
     if config.get("auto_map"):
         raise FileError(f"{where} needs code of its own (auto_map in config.json), which attnc does not run")
-    for name in ("attn_implementation", "_attn_implementation"):
-        if "/" in str(config.get(name, "")):
-            what = f"code from elsewhere ({name} in config.json)"
-            raise FileError(f"{where} needs {what}, which attnc does not run")
+    for name in code_named(config):
+        what = f"code from elsewhere ({name} in config.json)"
+        raise FileError(f"{where} needs {what}, which attnc does not run")
     if (where / "adapter_config.json").exists():
         advice = "merge it by model.merge_and_unload() and save that"
         raise FileError(f"{where} holds an adapter of peft (adapter_config.json): {advice}")
+
+
+def code_named(config: Mapping[str, Any]) -> Iterator[str]:
+    """Kernels that transformers would download, named anywhere in a config."""
+    for name, value in config.items():
+        if "_implementation" in name and "/" in str(value):
+            yield name
+        if isinstance(value, Mapping):
+            yield from code_named(value)
 
 
 def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> Any:
@@ -207,7 +263,7 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
 
 
 def _sites(
-    where: Path, model: nn.Module, record: Mapping[str, Any]
+    where: Path, model: nn.Module, record: Mapping[str, Any], call: Call
 ) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
     """Each part of the record with its place in this model. A part may have been converted and the whole saved, or the other
     way round: then one name is the end of the other."""
@@ -219,7 +275,7 @@ def _sites(
         return any(same_place(site.name, name) for name in names)
 
     try:
-        sites = find_blocks(model, recorded, parts=sorted(wanted)).sites
+        sites = find_blocks(model, recorded, call=call, parts=sorted(wanted)).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []
@@ -242,6 +298,7 @@ def _rebuilt(
 ) -> tuple[Pointwise | GatedBlock | Norm, Certificate]:
     """The module of a converted part from its stored numbers, and its certificate."""
     claim, kinds = found.claim, {Block: Site, NormNumbers: NormSite, Activation: ActivationSite}
+    engine = _available(claim, engine)
     if not isinstance(site, kinds[type(found)]):
         raise CertificateError(f"{site.name} is not the kind of part that was converted")
     dtype, activation = str(site.dtype).removeprefix("torch."), getattr(site, "activation", None)
@@ -269,6 +326,12 @@ def _rebuilt(
     if reason is not None:
         raise CertificateError(f"{site.name}: {reason}: convert the original model again")
     return module, claim
+
+
+def _available(claim: Certificate, engine: str) -> str:
+    """The engine that runs a part: softmax, if no rounding is proved for the one that was asked for."""
+    roundings = claim.facts["roundings"]
+    return engine if engine in roundings or not roundings else "softmax"
 
 
 def converted_module(
@@ -308,12 +371,12 @@ def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> C
     return replace(report, certificate=certificate, measured=(), samples=0)
 
 
-def _imported() -> Any:
+def imported() -> Any:
     return optional("transformers", "transformers", "model directories")
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """Without transformers' bars and its list of tensors that the original model does not know."""
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -325,67 +388,3 @@ def _quiet(transformers: Any) -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
-
-
-def check_new(out: Path) -> None:
-    """Refuse a directory that exists, or that could not be made: before any work, and before writing."""
-    if os.path.lexists(out):
-        raise FileError(f"{out} exists and is left as it is: give the name of a new directory")
-    if not out.parent.is_dir():
-        raise FileError(f"cannot write {out}: the directory {out.parent} does not exist; make it first")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write {out}: nothing may be written into {out.parent}")
-
-
-def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> None:
-    """Model, report (JSON and HTML) and the other files of the source (tokenizer …), in a new directory: all of it or none."""
-    report = report_of(model)
-    save = getattr(model, "save_pretrained", None)
-    if save is None:
-        what = f"{type(model).__name__} has no save_pretrained"
-        raise InputError(f"{what}: a directory is written for models of transformers")
-    check_new(out)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        temporary.mkdir()
-        if source is not None:
-            copy_beside(source, temporary)
-        with _quiet(_imported()):
-            save(temporary)
-        write_report(temporary, report)
-        for file in temporary.glob("*.safetensors"):  # written for the owner's eyes alone
-            file.chmod(temporary.stat().st_mode & 0o666)
-        temporary.rename(out)
-    except (OSError, SafetensorError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise FileError(f"cannot write {out}: {reason}; nothing was written") from problem
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def write_report(where: Path, report: ConversionReport) -> None:
-    """The report as JSON and as HTML."""
-    text = json.dumps(report.to_json(), indent=2, allow_nan=False)
-    (where / REPORT).write_text(text, encoding="utf-8")
-    (where / REPORT).with_suffix(".html").write_text(report.to_html(), encoding="utf-8")
-
-
-def copy_beside(source: Path, out: Path) -> None:
-    """Tokenizer and the like: every file that is no weight and that saving does not write, and the modules that
-    sentence-transformers puts behind the model."""
-    behind = _modules_behind(source)
-    for file in sorted(source.iterdir()):
-        if file.is_dir() and file.name in behind:
-            shutil.copytree(file, out / file.name, dirs_exist_ok=True)
-        weight = file.suffix in _OTHER_WEIGHTS or "index.json" in file.name
-        skipped = weight or file.name.startswith(".") or file.name in {"config.json", "README.md", REPORT}
-        if file.is_file() and not skipped:
-            shutil.copyfile(file, out / file.name)
-
-
-def _modules_behind(source: Path) -> set[str]:
-    try:
-        listed = json.loads((source / "modules.json").read_text(encoding="utf-8"))
-        return {Path(module["path"]).parts[0] for module in listed if module["path"]}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +40,10 @@ class InputCertificate:
 
         |executed - original| <= bound      the original model in exact arithmetic, on the same inputs
 
-    The original has the weights that the model holds now, and what each converted part stands for in its place. Nothing is
-    assumed about the machine. This is no `Certificate`: it is about the numbers of one execution, which it holds, and not about
-    a domain; `precision` and `radius` describe the balls of the original's outputs."""
+    The original is the model as it runs now, with its present weights, and with what each converted part stands for in its place.
+    Every part of the report must be there, unchanged, and run. Nothing is assumed about the machine. This is no `Certificate`: it
+    is about the numbers of one execution, which it holds, and not about a domain; `precision` and `radius` describe the balls of
+    the original's outputs."""
 
     model: str
     outputs: Mapping[str, Certified]
@@ -181,11 +183,21 @@ def _meanings(model: nn.Module, captured: Captured) -> dict[str, Meaning]:
     found: dict[str, Meaning] = {}
     for claim in report.certificate.children:
         site = sites.get(claim.name)
-        if site is None:  # this call does not run it
-            continue
+        if site is None:
+            raise _refused(
+                model,
+                claim.name,
+                "was converted, and does not run when the model is called with these inputs",
+            )
         module = site.replaced
-        if not isinstance(module, (Pointwise, GatedBlock, Norm)):
+        if type(module) not in (Pointwise, GatedBlock, Norm):
             raise _refused(model, claim.name, "is not the part that was converted")
+        assert isinstance(module, (Pointwise, GatedBlock, Norm))
+        ask: Any = type(
+            module
+        ).why_not_certified  # of the class: an attribute of the instance does not hide it
+        if (reason := ask(module)) is not None:
+            raise _refused(model, claim.name, reason)
         if claim.name not in records:
             raise _refused(model, claim.name, "has no record of its weights: convert the model anew")
         if (reason := why_not_recorded(model, site, module, records[claim.name])) is not None:

@@ -36,10 +36,11 @@ class Difference:
 class ConversionReport:
     """The result of `convert_`. `certificate` has one child for each block that became attention; in each of its outputs
 
-        |converted - original| <= approximation    both in exact arithmetic
+        |attention - original| <= approximation    both in exact arithmetic: attention over all anchors, as engine="softmax"
         |executed - original| <= bound             the converted block as executed, the original in exact arithmetic
 
-    for every input of the block's `holds_for`. Its facts have the rounding of every engine (`roundings`), and `products`: what
+    for every input of the block's `holds_for`. What a closed form differs from attention is part of the rounding of
+    engine="closed-form". Its facts have the rounding of every engine (`roundings`), and `products`: what
     rounding leaves if the heads are exact, which the original has too when it is executed."""
 
     certificate: Certificate
@@ -147,13 +148,13 @@ class ConversionReport:
         return lines + [f"skipped: {name} ({reason})" for name, reason in shortened(left)]
 
     def __str__(self) -> str:
-        rows = [COLUMNS, *self._rows()]
+        rows = [COLUMNS, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in rows]
         notes = self.notes()
         return "\n".join([self.headline(), "", *lines, *([""] if notes else []), *notes])
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def rows(self) -> list[tuple[str, ...]]:
         """A row for each block. Of many blocks, a row for those with the same sizes, activation and heads, with their largest
         errors; the largest of all comes first."""
         if len(self.blocks) <= _MANY:

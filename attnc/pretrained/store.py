@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnc.check.model import VERSION
 from attnc.errors import InputError
 from attnc.frontends.transformers import Call, NormSite, PartSite, Site
 from attnc.frontends.transformers.norms import NormRead
@@ -15,8 +16,11 @@ from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.pretrained.blocks import PlannedPart
-from attnc.pretrained.config import VERSION, ConvertConfig
+from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
+from attnc.pretrained.runs import inside as runs_inside
+from attnc.pretrained.runs import runs_of
+from attnc.pretrained.shipped import attach_savers
 from attnc.records.fields import seal
 from attnc.records.numbers import QUADRATIC, digest
 
@@ -70,7 +74,8 @@ def note_conversion(
 def note_parts(
     model: nn.Module, engine: str, report: ConversionReport, entries: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Every config of a part that can save itself records the blocks inside the outermost part that has it."""
+    """Every config of a part that can save itself records the blocks inside the outermost part that has it; its method
+    `save_pretrained` writes a directory that opens as the converted model alone."""
     noted: dict[int, tuple[Any, dict[str, Any]]] = {}
     for name, part in model.named_modules():
         config: Any = getattr(part, "config", None)
@@ -84,6 +89,8 @@ def note_parts(
         noted[id(config)] = (config, conversion_record(engine, report, [*kept, *own]))
     for config, record in noted.values():
         config.attnc = record
+    if noted:
+        attach_savers(model, report, engine)
     setattr(model, _REPORT, report)
 
 
@@ -98,20 +105,23 @@ def conversion_record(
 def _inside(part: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A block's record with the names that its part of the model uses."""
     tensors = {role: [name.removeprefix(part), found] for role, (name, found) in entry["tensors"].items()}
-    return {**entry, "name": entry["name"].removeprefix(part), "tensors": tensors}
+    runs = {"runs": runs_inside(part, entry["runs"])} if "runs" in entry else {}
+    return {**entry, "name": entry["name"].removeprefix(part), "tensors": tensors, **runs}
 
 
 def _recorded(config: Any, part: nn.Module) -> list[dict[str, Any]]:
     """The blocks on record that are converted in the part; the config may have been another model's."""
-    kinds = (Pointwise, GatedBlock, Norm)
-    places = [name for name, inner in part.named_modules() if isinstance(inner, kinds)]
+    places = [
+        name for name, inner in part.named_modules() if isinstance(inner, (Pointwise, GatedBlock, Norm))
+    ]
     entries = getattr(config, "attnc", {}).get("blocks", ())
     return [e for e in entries if any(f".{place}".endswith(f".{e['name']}") for place in places)]
 
 
 def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> dict[str, Any]:
-    """The tensors of a converted part by role, [name in the model, SHA-256], and how they are used. `attnc.check` reads a
-    directory by these alone. Of a block: those of its maps and its norm, which neurons use which head, and powers of two."""
+    """The tensors of a converted part by role, [name in the model, SHA-256], how they are used, and what runs. `attnc.check`
+    reads a directory by these alone, and the modelling file by what runs. Of a block, the tensors are those of its maps and its
+    norm, which neurons use which head, and powers of two."""
     if isinstance(site, NormSite) and isinstance(module, Norm):
         own = {"weight": module.weight, "bias": module.bias, **dict(module.heads.named_buffers())}
         names = {role: f"{site.name}.{'heads.' * (role in QUADRATIC)}{role}" for role in own}
@@ -136,7 +146,7 @@ def part_record(model: nn.Module, site: Site | PartSite, module: nn.Module) -> d
     else:
         tensors, about = {}, {"kind": "activation"}
     digests = {role: [name, _digest(role, tensor)] for role, (name, tensor) in tensors.items()}
-    return {"name": site.name, "tensors": digests, **about}
+    return {"name": site.name, "tensors": digests, **about, "runs": runs_of(model, site, module)}
 
 
 def _norm_record(norm: NormRead) -> dict[str, Any]:
@@ -153,12 +163,12 @@ def _digest(role: str, tensor: Tensor) -> str:
 def why_not_recorded(
     model: nn.Module, site: Site | PartSite, module: nn.Module, entry: Mapping[str, Any]
 ) -> str | None:
-    """Why the numbers of a block in the model are not those of its record, or None."""
+    """Why the numbers of a block in the model are not those of its record, or None. Its engine may be another."""
     now = part_record(model, site, module)
     recorded, present = ({role: found for role, (_, found) in one["tensors"].items()} for one in (entry, now))
     roles = sorted({*recorded, *present})
     changed = [role for role in roles if recorded.get(role) != present.get(role)]
-    changed += [key for key in now.keys() - {"name", "tensors"} if entry.get(key) != now[key]]
+    changed += [key for key in now.keys() - {"name", "runs", "tensors"} if entry.get(key) != now[key]]
     if changed:
         return f"the weights of {site.name} are not those that were converted: {', '.join(changed)} changed"
     return None

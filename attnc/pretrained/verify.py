@@ -43,8 +43,9 @@ from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import map_converted
 from attnc.pretrained.executed import ConvertedRun, difference, run_parts
-from attnc.pretrained.mapped import MappedModel, in_memory
+from attnc.pretrained.mapped import MappedModel, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.shipped import original_config
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
 from attnc.progress import Progress, silent
 from attnc.records.certificate import HALF, Certificate, Status, Verdict
@@ -94,7 +95,8 @@ def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
     model: nn.Module = mapped.model
     with in_memory(model, mapped.sources, release=True):
         call = call_of(model) or example_call(model)
-    sites = {site.name: site for site in read_sites(model, call)}
+    with laid_out(mapped):
+        sites = {site.name: site for site in read_sites(model, call)}
     if (reason := _whole(model, report, sites)) is not None:
         raise CertificateError(reason)
     with in_memory(model, mapped.sources, release=True):
@@ -111,8 +113,10 @@ def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
 def verify_directory(
     path: str | os.PathLike[str], function: Function | None = None, progress: Progress = silent
 ) -> Verdict:
-    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown"."""
+    """The verdict from the files; then the model is built and must run what was read. Without transformers it is "unknown". A
+    modelling file that is not attnc's raises an error: what it runs is not what is proved."""
     proofs = Proofs()
+    original_config(Path(path))
     verdict = check_directory(path, proofs, progress)
     if not verdict:
         return verdict

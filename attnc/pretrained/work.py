@@ -19,11 +19,22 @@ from safetensors.numpy import save
 from attnc.errors import AttncError, FileError
 from attnc.pretrained.alone import Converted
 from attnc.program.step import Numbers
-from attnc.records.files import INDEX, WEIGHTS, Directory, read_file, read_json, replacing, write_file
+from attnc.records.files import (
+    CONVERTED_INDEX,
+    INDEX,
+    WEIGHTS,
+    Directory,
+    read_file,
+    read_json,
+    replacing,
+    write_file,
+)
 
 ANCHORS = "model-anchors.safetensors"
 _PLAN, _BLOCKS, _MODEL = "plan.json", "blocks", "model"
-_RENAMED = {WEIGHTS: "model-weights.safetensors"}  # transformers reads no index beside a model.safetensors
+_RENAMED = {
+    WEIGHTS: "model-weights.safetensors"
+}  # transformers would open a model.safetensors as the original model
 
 
 class Work:
@@ -98,7 +109,7 @@ class Work:
 
     def write_weights(self, stored: Directory, source: Path, anchors: Mapping[str, Numbers]) -> None:
         """Hard links of the original files, or copies where there cannot be links; one more file with the anchors; and an index
-        of all."""
+        of all, under a name that transformers does not look for."""
         for name in stored.names:
             place_file(source / name, self.model / _RENAMED.get(name, name))
         with replacing(self.model / ANCHORS) as temporary:
@@ -115,7 +126,7 @@ class Work:
             "metadata": {**about, "total_size": size},
             "weight_map": dict(sorted({**placed, **dict.fromkeys(anchors, ANCHORS)}.items())),
         }
-        write_json(self.model / INDEX, index)
+        write_json(self.model / CONVERTED_INDEX, index)
 
     def finish(self) -> None:
         self.model.rename(self.out)

@@ -32,6 +32,7 @@ from tests.prove.test_window import (
     perturbed,
     proof_of,
 )  # fmt: skip
+from tests.sampled import only
 
 Case = tuple[ClosedForm, str, float]
 CASES: dict[str, Callable[[], Case]] = {
@@ -265,7 +266,10 @@ RADII = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 16.0, 96.0, 1024.0, 2.0**20)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("name", "slope"),
-    [("silu", 1.0), ("quick_gelu", 1.702), *(("relu", 2.0**k) for k in (0, 1, 4, 9, 16, 24, 32, 40))],
+    only(
+        [("silu", 1.0), ("quick_gelu", 1.702), ("relu", 1.0), ("relu", 2.0**16), ("relu", 2.0**40)],
+        [("silu", 1.0), ("quick_gelu", 1.702), *(("relu", 2.0**k) for k in (0, 1, 4, 9, 16, 24, 32, 40))],
+    ),
 )
 def test_of_every_gate_the_checker_proves_what_a_block_claims(name: str, slope: float, dtype: str) -> None:
     """A converted block claims ROOM times what the prover finds of its gates; the checker must not need more."""

@@ -245,7 +245,7 @@ def test_a_disk_that_is_full(run: Any, source: Path, tmp_path: Path, monkeypatch
 
 
 def test_show_notices_an_edited_head(run: Any, converted: Path) -> None:
-    flip(converted / "model.safetensors", f"{ACTIVATION}.0.value")
+    flip(converted / "attnc.safetensors", f"{ACTIVATION}.0.value")
     table, machine = run("show", converted), run("show", converted, "--json")
     assert (table.code, machine.code) == (1, 1)
     assert f"{ACTIVATION}.0" in table.out and "rounding" not in table.out
@@ -270,5 +270,5 @@ def test_show_of_bounds_that_rest_on_calibration(run: Any, converted: Path) -> N
 def test_show_of_other_directories(run: Any, source: Path, converted: Path, tmp_path: Path) -> None:
     refused(run("show", source, "--json"), "FileError", "config.json")
     refused(run("show", tmp_path, "--json"), "FileError", "config.json")
-    (converted / "model.safetensors").unlink()
-    refused(run("show", converted, "--json"), "FileError", "model.safetensors")
+    (converted / "attnc.safetensors").unlink()
+    refused(run("show", converted, "--json"), "FileError", "safetensors")

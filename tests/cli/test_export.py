@@ -36,6 +36,11 @@ def test_files_that_exist_need_force(run: Any, saved: Path, tmp_path: Path) -> N
 def test_bad_input(run: Any, saved: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.onnx"
     refused(run("export", saved, "--to", "coq", "-o", out, "--json"), "InputError", "onnx")
+    refused(
+        run("export", saved, "--to", "transformer-lens", "-o", out, "--json"),
+        "InputError",
+        "to_transformer_lens",
+    )
     refused(run("export", saved, "-o", tmp_path / "a.pt", "--json"), "InputError", ".onnx")
     refused(run("export", saved, "-o", out, "--opset", 3, "--json"), "InputError", "18")
     refused(run("export", tmp_path / "missing", "-o", out, "--json"), "FileError", "missing")

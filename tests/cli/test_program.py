@@ -31,6 +31,7 @@ def test_head_then_verify(run_process: Any, tmp_path: Path) -> None:
     assert verified.json["bound"] == made.json["certificate"]["bound"]
 
 
+@pytest.mark.slow
 def test_compile_then_verify(run_process: Any, weights: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
     asked = ("--activation", "tanh", "--domain", "-1", "1", "--eps", "1e-3", "--dtype", "float64")
@@ -47,6 +48,7 @@ def test_bad_input_in_a_process(run_process: Any) -> None:
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_status_of_a_refuted_file_in_a_process(
     run_process: Any, tmp_path: Path, tanh: attnc.Head
 ) -> None:

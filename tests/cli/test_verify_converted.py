@@ -58,6 +58,6 @@ def test_a_bound_made_smaller_is_not_proved(run: Any, converted: Path) -> None:
 
 
 def test_what_is_damaged_is_refused(run: Any, converted: Path, tmp_path: Path) -> None:
-    flip(converted / "model.safetensors", "decoder.layers.0.fc1.weight")
+    flip(converted / "attnc.safetensors", "decoder.layers.0.fc1.weight")
     refused(run("verify", converted, "--json"), "CertificateError", "fc1.weight")
     refused(run("verify", tmp_path, "--json"), "FileError", "config.json")

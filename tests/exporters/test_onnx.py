@@ -31,6 +31,7 @@ from attnc.functions import get
 from attnc.network.literal.network import literal_from_record
 from attnc.network.pointwise import Pointwise
 from tests.lower.exact_heads import activation_head
+from tests.network.literal import examples as transformers
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -118,6 +119,15 @@ def test_a_literal_form_has_its_own_certificate(network: attnc.Network, tmp_path
     assert about["attnc.subject"] == "literal" and about["attnc.status"] == "unknown"
 
 
+@pytest.mark.slow
+def test_the_literal_form_of_a_transformer_takes_token_ids(tmp_path: Path) -> None:
+    literal = transformers.network("tiny").as_self_attention()
+    done = attnc.export(literal, tmp_path / "tiny.onnx")
+    assert done.difference <= done.allowed <= 1e-12  # the gates of its heads have scores of 2^98
+    ids = torch.randint(0, transformers.VOCABULARY, (20, *literal.inputs[0].shape))  # type: ignore[arg-type]
+    assert np.abs(run(tmp_path / "tiny.onnx", ids) - literal(ids).numpy()).max() <= 1e-13
+
+
 def test_a_learner_takes_every_context(tmp_path: Path) -> None:
     learner = incontext.ridge_regression(0.1, features=2, iterations=1, dtype=torch.float64)
     done = attnc.export(learner, tmp_path / "learner.onnx")
@@ -135,6 +145,8 @@ def test_a_converted_model(block: nn.Module, tmp_path: Path, engine: str) -> Non
     assert [part.engine for part in block.modules() if hasattr(part, "engine")] == before
     assert ("Softmax" in done.operations) == (engine == "softmax")
     assert done.axes["input"][0] == "batch"
+    exact = "holds in exact arithmetic" in props(tmp_path / "block.onnx")["attnc.statement"]
+    assert exact == (engine == "softmax")  # a closed form is not attention
     x = torch.randn(64, 3, 4)
     assert np.abs(run(tmp_path / "block.onnx", x) - block(x).detach().numpy()).max() <= 1e-4
 

@@ -68,10 +68,16 @@ def check_numbers(model: nn.Module, found: BlockList, run: Any, rms: float = 1e-
         torch.testing.assert_close(output(block, x).reshape(y.shape), y, rtol=1e-10, atol=1e-10)
 
 
+@functools.cache
+def found_in(name: str) -> tuple[nn.Module, BlockList]:
+    """A model of a family and its blocks, which tests leave as they are."""
+    model = tiny(name)
+    return model, find_blocks(model)
+
+
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_the_numbers_are_what_the_model_computes(name: str) -> None:
-    model, inputs = tiny(name), example(name)
-    found = find_blocks(model)
+    (model, found), inputs = found_in(name), example(name)
     assert len(found.blocks) == 2
     for site in found.blocks:
         assert site.family.replace("-", "") == name.split()[0]
@@ -97,8 +103,7 @@ def test_what_is_put_at_the_place_is_what_runs(name: str) -> None:
             assert x.shape[-1] == self.site[0].first.sizes[1 if self.site[0].gated else 0]
             return x * 0
 
-    model, inputs = tiny(name), example(name)
-    found = find_blocks(model)
+    (model, found), inputs = found_in(name), example(name)
     with torch.no_grad():
         before = model(**inputs)[0]
         made = [Zeros(site).eval() for site in found.blocks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import product
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from attnc.heads.target import Plan
 from attnc.pretrained import convert_
 from attnc.prove.supnorm import supnorm
 from tests.lower.exact_heads import activation_head
+from tests.sampled import every
 
 SLACK = 4.0  # seconds, for the one step that runs when the time is over, and for the witness
 
@@ -33,8 +35,7 @@ def encoder(activation: str, weight: float | None = None) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("eps", [1e-60, 1e-300, 5e-324])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize(("activation", "eps"), every(2, product(["relu", "gelu"], [1e-60, 1e-300, 5e-324])))
 def test_a_conversion_that_cannot_be_is_refused_with_what_can(activation: str, eps: float) -> None:
     model, began = encoder(activation), time.thread_time()
     with pytest.raises(PrecisionError) as refused:
@@ -56,8 +57,10 @@ def test_weights_that_leave_nothing_of_eps(weight: float, eps: float) -> None:
     assert refused.value.reachable is not None and refused.value.reachable > 1e-13 * weight
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", ["relu", "tanh", "gelu", "silu", "identity", "sin"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    every(3, product(["relu", "tanh", "gelu", "silu", "identity", "sin"], ["float32", "float64"])),
+)
 def test_nothing_is_proved_below_the_least_error(name: str, dtype: str) -> None:
     """The analytic floor is below what is proved of heads, whatever they are asked for."""
     on = Interval(-8.0, 8.0)

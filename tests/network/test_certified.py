@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,3 +163,27 @@ def test_torch_that_flushes_subnormal_numbers_is_refused(net: Network) -> None:
     finally:
         torch.set_flush_denormal(False)
     assert head.certified(torch.full((1,), 1e-39)).largest <= head.certificate.bound
+
+
+def test_every_thread_of_torch_is_asked_whether_it_flushes_subnormal_numbers() -> None:
+    """Threads start with the mode of the thread that starts them, and keep it: this needs a process of its own."""
+    code = """if True:
+        import sys, torch
+        torch.set_num_threads(2)
+        able = torch.set_flush_denormal(True)
+        torch.ones(1 << 20).exp()
+        torch.set_flush_denormal(False)
+        from attnc.errors import InputError
+        from attnc.network.certified import check_subnormals
+        lost = not bool(torch.ones(1 << 20, dtype=torch.int32).view(torch.float32).double().all())
+        try:
+            check_subnormals()
+        except InputError:
+            print("refused" if able and lost else "refused without a reason")
+        else:
+            print("not asked" if lost else "nothing is flushed")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    if done.stdout.strip() == "nothing is flushed":
+        pytest.skip("the threads of torch do not keep the mode here")
+    assert done.stdout.strip() == "refused"

@@ -22,6 +22,7 @@ from attnc.frontends.transformers import Call
 from attnc.frontends.transformers.find import record
 from attnc.functions.balls import working
 from attnc.network.certified import Certified
+from attnc.network.pointwise import Pointwise
 from attnc.pretrained import ConversionReport, convert_, for_input, from_pretrained, report_of
 from attnc.pretrained.for_input import InputCertificate
 from tests.frontends.tiny_models import example, tiny
@@ -151,6 +152,36 @@ def test_parts_that_no_report_covers_are_refused(
     other.model.layers[0].mlp = copy.deepcopy(other.model.layers[1].mlp)
     with pytest.raises(UnsupportedError):
         report_of(other).for_input(given)
+
+
+class Skipping(Pointwise):
+    def forward(self, x: Tensor, engine: str | None = None, strict: bool | None = None) -> Tensor:
+        return x
+
+
+ALTERATIONS: dict[str, Callable[[Any], object]] = {
+    "replaced": lambda m: m.__setitem__(2, nn.Identity()),
+    "an activation outside of blocks": lambda m: m.__setitem__(4, nn.Identity()),
+    "forward": lambda m: setattr(m[2], "forward", lambda x: x * 0),
+    "subclass": lambda m: setattr(m[2], "__class__", Skipping),
+    "call": lambda m: setattr(m[2], "_call_impl", lambda x: x),
+    "hook": lambda m: m[2].register_forward_hook(lambda module, given, out: 2 * out),
+    "hook before": lambda m: m[2].register_forward_pre_hook(lambda module, given: (given[0] / 2,)),
+    "hook before the norm": lambda m: m[0].register_forward_pre_hook(lambda module, given: (given[0] + 1,)),
+    "skipped by the model": lambda m: setattr(m, "forward", lambda x: m[3](m[1](x))),
+}
+
+
+@pytest.mark.parametrize("alter", ALTERATIONS.values(), ids=ALTERATIONS)
+def test_a_converted_part_that_runs_as_something_else_is_refused(alter: Callable[[Any], object]) -> None:
+    torch.manual_seed(0)
+    layers = nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4), nn.Tanh()
+    model, x = nn.Sequential(*layers).eval(), torch.randn(3, 4)
+    report = convert_(model, approximation=1e-3, parts="all")
+    assert report.for_input(x)["output"].largest < 1e-5
+    alter(model)
+    with pytest.raises(UnsupportedError):
+        report.for_input(x)
 
 
 def test_the_model_that_a_report_is_about(

@@ -125,6 +125,7 @@ def test_embeddings_are_those_of_the_original(pair: Pair) -> None:
     pair.compare(sentences(60), WORST[pair.report.blocks[0].dtype])
 
 
+@pytest.mark.slow  # of small models: tests/pretrained/test_parts.py
 def test_softmax_is_all_that_is_nonlinear(pair: Pair) -> None:
     """Embeddings' norm, two norms and a block of each layer, and the pooler's tanh."""
     whole = copy.deepcopy(pair.original)

@@ -25,10 +25,10 @@ FORMS = {
     "a root in float16": lambda x, w: w * (x * _root(x).half()),
     "a gain in bfloat16": lambda x, w: (1 + w.bfloat16().float()) * (x * _root(x)),
     "a mean in float32": lambda x, w: w * ((x - x.float().mean(-1, keepdim=True)) * _root(_centred(x))),
+    "in float32 from the start": lambda x, w: w * (lambda h: _centred(h) * _root(_centred(h)))(x.float()),
 }
 SOUND = {
     "LayerNorm": lambda x, w: w * (_centred(x) * _root(_centred(x))),
-    "in float32 from the start": lambda x, w: w * (lambda h: _centred(h) * _root(_centred(h)))(x.float()),
     "RMSNorm of Llama": lambda x, w: w * (x.float() * _root(x.float())).to(x.dtype),
 }
 
@@ -58,3 +58,34 @@ def test_parts_with_other_roundings_are_no_norm(form: str) -> None:
 def test_one_rounding_for_all_parts_is_a_norm(form: str) -> None:
     (block,) = attnc.convert_(model(form), 1e-3).blocks
     assert isinstance(block.holds_for, attnc.domain.Normed)
+
+
+class Centred32(nn.Module):
+    """A LayerNorm without a shift that is written out, in float32 whatever enters it."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = _centred(x.float())
+        return self.weight * (z * _root(z)).to(x.dtype)
+
+
+def test_a_mean_that_float32_subtracts_in_a_float64_model_bounds_nothing() -> None:
+    """x - mean(x) of a constant token is all rounding, and its direction is any: the block behind must allow for that."""
+    model = nn.Sequential(Centred32(12), nn.Linear(12, 2), nn.GELU(), nn.Linear(2, 1)).double().eval()
+    with torch.no_grad():
+        for value, tensor in zip(
+            (-1.0, 0.5, 1.0, 0.0), (*model[1].parameters(), *model[3].parameters()), strict=True
+        ):
+            tensor.fill_(value)
+    (block,) = attnc.convert_(model, approximation=1e-4).blocks
+    x = 1e8 * torch.rand(500, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).expand(
+        -1, 12
+    )
+    s = model[1](model[0](x.contiguous())).detach()
+    lo, hi = block.facts["interval"]
+    assert float(s.abs().max()) > 10 and lo <= float(s.min()) and float(s.max()) <= hi
+    with pytest.raises(UnsupportedError):
+        attnc.convert(model, approximation=1e-4, parts="all")

@@ -26,6 +26,7 @@ from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer
 from tests.feed_forward import FeedForward, attainable, feed_forward
 from tests.frontends.tiny_models import tiny
+from tests.sampled import every
 
 # family → the number of its layers in its config, its first map, norm and second map, eps in float64 and float32
 ONE = {"num_hidden_layers": 1}
@@ -221,10 +222,11 @@ def worst(a: arb_mat, b: arb_mat) -> Iterator[arb]:
     return (abs(a[i, j] - b[i, j]) for i in range(a.nrows()) for j in range(a.ncols()))
 
 
-every = pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in CASES for d in DTYPES])
+BOTH = [(n, d) for i, n in enumerate(CASES) for d in (DTYPES[::-1] if i % 2 else DTYPES)]
+each = pytest.mark.parametrize(("name", "dtype"), every(2, BOTH))  # every family, in one dtype or the other
 
 
-@every
+@each
 def test_executed_blocks_stay_within_exact_plus_rounding(name: str, dtype: str) -> None:
     made = case(name, dtype)
     for engine, rounding in made.report.facts["roundings"].items():
@@ -237,7 +239,7 @@ def test_executed_blocks_stay_within_exact_plus_rounding(name: str, dtype: str) 
         assert y.isfinite().all() and y.abs().max() > 100 * float(allowed)
 
 
-@every
+@each
 def test_converted_blocks_stay_within_exact_without_rounding(name: str, dtype: str) -> None:
     made = case(name, dtype)
     x, _, _ = attacked(made, "softmax")
@@ -247,7 +249,7 @@ def test_converted_blocks_stay_within_exact_without_rounding(name: str, dtype: s
         assert all(gap <= arb(made.report.approximation) for gap in lost)
 
 
-@every
+@each
 def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
     made = case(name, dtype)
     assert made.ff.norm is not None
@@ -265,7 +267,7 @@ def test_no_neuron_leaves_its_interval(name: str, dtype: str) -> None:
         assert domain.lo <= lo[where].min() and hi[where].max() <= domain.hi
 
 
-@every
+@each
 def test_what_is_claimed_of_every_head_is_true_of_the_module(name: str, dtype: str) -> None:
     """Neuron by neuron, on its own interval, for the engine that the claim is about."""
     made, kept = case(name, dtype), getattr(torch, dtype)

@@ -13,6 +13,7 @@ from attnc.network.head import Head
 from attnc.prove.cells import Cell, head_on_cell, rounding_on_cell
 from attnc.prove.rounding import projection_rounding
 from attnc.prove.supnorm import supnorm
+from tests.sampled import every
 
 from .attack import DESIGNS, SPECS, Attacked, attack_points, random_head, wild_numbers
 
@@ -30,7 +31,7 @@ def assert_within(case: Attacked, s: torch.Tensor, bound: float) -> None:
             assert error <= limit, f"{case.f.label} at {at!r}: {error.str(20)} exceeds {bound!r}"
 
 
-@pytest.mark.parametrize(("spec", "design", "seed"), CASES, ids=lambda x: str(x).replace(" ", "-"))
+@pytest.mark.parametrize(("spec", "design", "seed"), every(3, CASES), ids=lambda x: str(x).replace(" ", "-"))
 def test_executed_error_stays_within_the_proved_bound(spec: str, design: str, seed: int) -> None:
     for k in range(HEADS_PER_CASE):
         case, bound, rng = proved_head(spec, design, ("float32", "float64")[(seed + k) % 2], [seed, k])
@@ -77,7 +78,7 @@ def exact(numbers, s: float) -> arb:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", every(2, range(60)))
 def test_rounding_alone_stays_within_its_term_for_wild_numbers(dtype: str, seed: int) -> None:
     """|executed - exact| against the rounding term of a tiny cell around each point: this is where the term is sharpest."""
     rng = np.random.default_rng([seed, len(dtype)])

@@ -13,6 +13,7 @@ from attnc.functions.balls import working
 from attnc.lower.witness import ascend, candidates, within
 from attnc.network.network import Network
 from attnc.program.evaluate import differentiable, exact
+from tests.sampled import every
 from tests.soundness.networks import Case, case
 
 PRECISION = 256
@@ -65,7 +66,7 @@ def check(seed: int) -> None:
     assert verdict.status == "proved", (verdict.reason, c.text)
 
 
-@pytest.mark.parametrize("seed", [s for s in range(0, 126, 5) if s not in (20, 120)])
+@pytest.mark.parametrize("seed", every(2, (s for s in range(0, 126, 5) if s not in (20, 120))))
 def test_no_input_exceeds_the_bound(seed: int) -> None:
     check(seed)
 

@@ -20,6 +20,7 @@ NORMS = ("layer_norm", "rms_norm")
 NORM = "attnc.norm"  # a norm that is converted, in a captured graph
 LAST = ("mul", "div", "add")  # operations that a norm may end with, where it is written out
 LEAST_EPS = 1e-24  # far above the square of what float32 flushes to zero
+MOST_EPS = 1e9  # far below the largest mean square of a token that a converted norm accepts
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +49,11 @@ class NormRead:
 
     def problems(self) -> Iterator[Problem]:
         """Why its outputs are not bounded: with an eps that underflows, tiny inputs may be returned longer than √d."""
-        if self.eps is not None and not self.eps >= LEAST_EPS:
-            reason = f"has eps={self.eps}: give at least {LEAST_EPS:.0e}, so that rounding does not matter for tiny inputs"
+        if self.eps is not None and not LEAST_EPS <= self.eps <= MOST_EPS:
+            accepted = (
+                f"give {LEAST_EPS:.0e} to {MOST_EPS:.0e}, so that rounding does not matter for tiny inputs"
+            )
+            reason = f"has eps={self.eps}: {accepted}"
             yield Problem(self.name, reason)
         for name, tensor in self.tensors():
             if (refused := tensor_problem(tensor, half=True)) is not None:
@@ -218,7 +222,10 @@ def _centred(node: fx.Node) -> fx.Node | None:
     if x is None or mean is None or aten.name(mean) != "mean" or _operands(mean)[0] is not x:
         return None
     same = aten.dtype(mean) == aten.dtype(node) and aten.dtype(node) in DTYPES
-    return x if same and _over_last(mean) else None
+    # a cast of float64 to float32 rounds x, and the difference x - mean(x) may be all rounding
+    given = aten.dtype(aten.origin(x, casts=True, half=True))
+    narrowed = given == torch.float64 and aten.dtype(node) != torch.float64
+    return x if same and not narrowed and _over_last(mean) else None
 
 
 def _operands(node: fx.Node) -> tuple[fx.Node | None, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -140,6 +141,11 @@ class SelfAttentionNetwork(PreciseModule):
         """The names of the tokens that the first layer of attention reads; without those that depend on the inputs."""
         return self.layout.tokens
 
+    def token_names(self, *inputs: Tensor) -> tuple[str, ...]:
+        """The names of the tokens that depend on the inputs, such as "example 0": those of every embedding."""
+        blocks = zip(cast(Sequence[Embedding], self.embeddings), self._blocks(inputs), strict=False)
+        return tuple(f"{embedding.name} {i}" for embedding, block in blocks for i in range(block.shape[-2]))
+
     @precise
     def embed(self, *inputs: Tensor) -> Tensor:
         """(…, tokens, D): the sequence before the first step."""
@@ -165,13 +171,26 @@ class SelfAttentionNetwork(PreciseModule):
     @precise
     def forward(self, *inputs: Tensor, strict: bool | None = None) -> Tensor:
         """The outputs for inputs of the shapes of the source. `strict` overrides the network's own for this call."""
-        blocks, (register, shape, embedding) = self._blocks(inputs, optional=0), self.output
-        x = self.stream(*inputs, strict=strict)
-        held = x if register is None else x[..., self.layout[register]]
+        self._blocks(inputs, optional=0)
+        x, register = self.stream(*inputs, strict=strict), self.output[0]
+        return self.result(x if register is None else x[..., self.layout[register]], *inputs)
+
+    def result(self, held: Tensor, *inputs: Tensor) -> Tensor:
+        """The outputs for inputs, of the output register of all tokens, held (…, tokens, width), after the last step."""
+        blocks, (_, shape, embedding) = self._blocks(inputs, optional=0), self.output
         shape = blocks[embedding].shape[-2:-1] if shape is None else shape
         first = sum(block.shape[-2] for block in blocks[:embedding])
         out = held[..., first : first + math.prod(shape) // held.shape[-1], :]
-        return out.reshape(*x.shape[:-2], *shape)
+        return out.reshape(*held.shape[:-2], *shape)
+
+    def to_transformer_lens(self, n_ctx: int | None = None) -> Any:
+        """The network as a TransformerLens model (extra `transformer-lens`): a `LensModel`, whose `bridge` is a
+        `TransformerBridge` of attention alone. It was compared with this network, and an error is raised if they differ by more
+        than rounding explains. `n_ctx` is the largest number of tokens, for a learner 512 by default.
+
+        `attnc.exporters.transformer_lens.LensModel` says how to run it, how to hook it and how to read it."""
+        exporter = importlib.import_module("attnc.exporters.transformer_lens")
+        return exporter.lens_model(self, n_ctx)
 
     @precise
     def attention(self, *inputs: Tensor) -> dict[str, Tensor]:
