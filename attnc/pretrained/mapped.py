@@ -62,12 +62,22 @@ def traced(model: nn.Module, given: Mapping[str, Tensor], stored: Directory) -> 
     state = model.state_dict(keep_vars=True)
     for name, tensor in _tensors(model):
         source = by_storage.get(tensor.untyped_storage().data_ptr())
+        if source is not None and _are_experts(model, name, tensor):
+            raise NotMappableError(
+                f"{name} holds a matrix for each expert, and torch multiplies no placeholders of these"
+            )
         if source is not None and _alike(tensor, given[source]):
             sources[name] = (stored.files[source].path, source)
         elif source is not None or (name in state and _is_matrix(tensor)):
             what = f"{name} is computed from stored tensors, or cast to {tensor.dtype}"
             raise NotMappableError(f"{what}, when transformers loads the model")
     return MappedModel(model, sources)
+
+
+def _are_experts(model: nn.Module, name: str, tensor: Tensor) -> bool:
+    """Whether a tensor holds a matrix for each of several experts: products of groups do not take placeholders."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return tensor.ndim == 3 and len(tensor) > 1 and not isinstance(owner, nn.modules.conv._ConvNd)
 
 
 def _is_matrix(tensor: Tensor) -> bool:
