@@ -98,6 +98,7 @@ def test_a_router_is_kept_and_every_expert_has_a_bound(how: str) -> None:
     report = convert_(model, EPS, samples=x)
     assert report.converted == 2 and report.proved
     assert all(isinstance(block.holds_for, Normed) for block in report.blocks)
+    # both executed models are within the bound of the exact one, and the weights of the experts sum to at most 1
     assert float((model(x).detach() - before).abs().max()) <= 2 * report.certificate.bound
 
 
