@@ -41,7 +41,7 @@ $(LENS)/.installed: pyproject.toml constraints.txt
 
 test-lens: $(LENS)/.installed
 	OMP_NUM_THREADS=1 $(LENS)/bin/pytest -q -m '' tests/exporters/test_transformer_lens.py tests/network/test_nnsight.py \
-		attnc/exporters/transformer_lens.py docs/transformer_lens.md
+		tests/exporters/test_token_lens.py attnc/exporters/token_lens.py attnc/exporters/transformer_lens.py docs/transformer_lens.md
 
 attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py --minutes 30
@@ -56,6 +56,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/huggingface.py
+	$(BIN)/python benchmarks/tokens.py
 
 reproduce: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/attnc reproduce all --seeds 3 -o out/experiments
@@ -65,6 +67,7 @@ docs: bench
 	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 --plot docs/img/gelu.png --force
 	$(BIN)/python benchmarks/network_pictures.py
 	$(BIN)/python benchmarks/gallery.py
+	$(BIN)/python benchmarks/zoo.py
 
 clean:
 	rm -rf $(VENV) $(LENS) out build attnc.egg-info

@@ -6,7 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
-NEEDS = {"transformer_lens": ("docs/transformer_lens.md", "attnc/exporters/transformer_lens.py")}
+NEEDS = {
+    "transformer_lens": (
+        "docs/transformer_lens.md",
+        "attnc/exporters/transformer_lens.py",
+        "attnc/exporters/token_lens.py",
+    )
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnc import errors, functions, incontext, paper, plot
+    from attnc import errors, functions, incontext, paper, plot, tokens, zoo
     from attnc.compiler import compile
     from attnc.domain import Box, Interval, Tokens
     from attnc.errors import AttncError, DomainWarning
@@ -35,10 +35,10 @@ __version__ = "0.2.0"
 __all__ = [
     "AttncError", "Box", "Certificate", "ConvertConfig", "DomainWarning", "Function", "Head", "Interval", "Network", "Status",
     "Tokens", "Verdict", "compile", "convert", "convert_", "errors", "export", "from_pretrained", "function", "functions", "head",
-    "incontext", "load", "paper", "plot", "purity", "quadratic_head", "verify",
+    "incontext", "load", "paper", "plot", "purity", "quadratic_head", "tokens", "verify", "zoo",
 ]  # fmt: skip
 
-_SUBMODULES = ("errors", "functions", "incontext", "paper", "plot")
+_SUBMODULES = ("errors", "functions", "incontext", "paper", "plot", "tokens", "zoo")
 _MODULES = {
     "attnc.compiler": ("compile",),
     "attnc.domain": ("Box", "Interval", "Tokens"),

@@ -19,6 +19,10 @@ For a dtype with unit roundoff u and smallest normal number τ:
    the division 1/x of assumption 1. sigmoid returns σ(z)(1 + ε) plus at most τ, |ε| <= (4σ(-z) + 3)u, which is
    1/(1 + exp(-z)) with that exp, and |ε| <= 3e^-z, since 1 + exp(-z) rounds to 1 where the exponential is small. A sum of two
    numbers errs by no more than the smaller of them: the other is a number of the dtype, and none farther off is returned.
+7. Token networks (`attnc.tokens`) use more of softmax: exp(0) = 1, exp(d) = 0 for d <= -vanish, also for d = -∞ (128 in float32,
+   1024 in float64, where the exact value is below a quarter of the smallest subnormal number), 1/1 = 1, and a maximum that is one
+   of its arguments. Sums and products whose exact value is a number of the dtype return it: so sums of products of whole numbers
+   are exact in any order, if Σ|terms| < 1/u.
 
 An operand that is subnormal may be taken for zero: an input s (then its error, at most τ, is carried through), or an
 intermediate result. Stored numbers that are subnormal are refused.
@@ -48,6 +52,7 @@ class Arithmetic:
     division_units: int = 3
     exp_limit: float = 80.0  # the largest argument of torch.exp in a window
     window_exp_units: int = 4  # relative error of torch.exp, in multiples of u
+    vanish: float = 128.0  # exp(d) is 0 for d <= -vanish
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -55,7 +60,7 @@ class Arithmetic:
 
 
 FLOAT32 = Arithmetic("float32", 2.0**-24, 2.0**-126, 2.0**126, exp_units=40)
-FLOAT64 = Arithmetic("float64", 2.0**-53, 2.0**-1022, 2.0**1022, exp_units=4, exp_limit=640.0)
+FLOAT64 = Arithmetic("float64", 2.0**-53, 2.0**-1022, 2.0**1022, exp_units=4, exp_limit=640.0, vanish=1024.0)
 ARITHMETIC = {"float32": FLOAT32, "float64": FLOAT64}
 
 
@@ -77,6 +82,51 @@ def probe(dtype: str) -> str | None:
 def probe_network(dtype: str) -> str | None:
     """Try what networks assume besides: assumptions 4 and 5, and that no setting loosens them."""
     return loose_products(dtype) or _probe_products(dtype)
+
+
+def probe_tokens(dtype: str) -> str | None:
+    """Try assumption 7 on this machine: None if it holds, else what was seen."""
+    return probe_network(dtype) or _probe_ties(dtype) or _probe_whole_numbers(dtype)
+
+
+@cache
+def _probe_ties(dtype: str) -> str | None:
+    """Keys that tie have weights of about 1/m, exactly 1 if there is one; all others, at least `vanish` below, have exactly 0."""
+    a = ARITHMETIC[dtype]
+    top, allowed = a.vanish * 37, 3 * a.unit
+    far = torch.tensor([a.vanish, a.vanish + 1, 2 * a.vanish, 1e4, 1 / a.unit / 4, torch.inf]).to(
+        a.torch_dtype
+    )
+    for keys in (2, 3, 9, 17, 65, 257):
+        for ties in {1, 2, 3, keys - 1} & set(range(1, keys)):
+            z = (top - far).reshape(-1, 1).repeat(1, keys)
+            z[:, keys - ties :] = top
+            for weights in (torch.softmax(z, -1), torch.softmax(z[:, None].repeat(1, 3, 1), -1)[:, 1]):
+                won, lost = weights[:, keys - ties :].double() * ties, weights[:, : keys - ties]
+                near = bool(((won - 1).abs() <= (allowed if ties > 1 else 0)).all())
+                if bool(lost.any()) or not near:
+                    seen = weights[0].tolist()[-3:]
+                    return (
+                        f"softmax over {keys} keys, {ties} of them equal, the others far below, gave {seen}"
+                    )
+    return None
+
+
+@cache
+def _probe_whole_numbers(dtype: str) -> str | None:
+    """Products of matrices of whole numbers, with Σ|terms| just below 1/u, are exact."""
+    a = ARITHMETIC[dtype]
+    draw = torch.Generator().manual_seed(13)
+    for n in (3, 17, 64, 300):
+        most = int(1 / a.unit) // n
+        x = torch.randint(-3, 4, (5, n), generator=draw)
+        w = torch.randint(-(most // 3), most // 3 + 1, (n, 6), generator=draw)
+        wide, exact = x.to(a.torch_dtype), (x @ w)
+        stacked = torch.matmul(wide.expand(4, 5, n), w.to(a.torch_dtype).expand(4, n, 6).contiguous())[3]
+        for found in (wide @ w.to(a.torch_dtype), stacked):
+            if not torch.equal(found.to(torch.int64), exact):
+                return f"a product of matrices of whole numbers over {n} terms is not exact"
+    return None
 
 
 def loose_products(dtype: str) -> str | None:

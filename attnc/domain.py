@@ -247,7 +247,33 @@ class Context:
         return f"Context(up to {self.examples:,} examples, {sizes})"
 
 
-Domain = Interval | Box | Normed | Ball | Context
+@dataclass(frozen=True)
+class Sequences:
+    """Every sequence of 1 to `length` token ids, whole numbers from 0 to `vocabulary` - 1.
+
+    >>> Sequences(vocabulary=2, length=3).count
+    14
+    """
+
+    vocabulary: int
+    length: int
+
+    def __post_init__(self) -> None:
+        for name, count in (("vocabulary", self.vocabulary), ("length", self.length)):
+            if type(count) is not int or not 0 < count < 2**24:
+                raise InputError(f"{name}={count!r}: give a positive whole number below 2^24")
+
+    @property
+    def count(self) -> int:
+        """How many sequences there are."""
+        v, n = self.vocabulary, self.length
+        return n if v == 1 else (v ** (n + 1) - v) // (v - 1)
+
+    def __repr__(self) -> str:
+        return f"Sequences(vocabulary={self.vocabulary}, up to {self.length} tokens)"
+
+
+Domain = Interval | Box | Normed | Ball | Context | Sequences
 
 
 def real_numbers(end: Any, name: str) -> Array:

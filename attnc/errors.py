@@ -22,6 +22,10 @@ class FunctionError(InputError):
     """A user's function that misbehaves: its shape, its type, a NaN, or an enclosure that contradicts it."""
 
 
+class NotExactError(InputError):
+    """A token program whose network cannot be proved to be exact; the message says which part and why."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """One part of a model that cannot be taken, and why."""

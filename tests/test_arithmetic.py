@@ -159,3 +159,47 @@ def test_settings_that_loosen_products_are_named() -> None:
             assert arithmetic.loose_products("float64") is None
         finally:
             torch.set_float32_matmul_precision("highest")
+
+
+@each_dtype
+def test_probe_of_tokens_notices_weights_that_do_not_vanish(
+    a: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert arithmetic.probe_tokens(a.dtype) is None
+    exact = torch.softmax
+
+    def leaking(z: torch.Tensor, dim: int) -> torch.Tensor:
+        return exact(z.clamp(min=z.amax(dim, keepdim=True) - 80), dim)
+
+    def uneven(z: torch.Tensor, dim: int) -> torch.Tensor:
+        return exact(z, dim) * (1 - 8 * a.unit)
+
+    for softmax in (leaking, uneven):
+        monkeypatch.setattr(torch, "softmax", softmax)
+        assert arithmetic._probe_ties.__wrapped__(a.dtype) is not None
+
+
+@each_dtype
+def test_probe_of_tokens_notices_products_that_are_not_exact(
+    a: Arithmetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = torch.matmul
+
+    def coarse(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return exact(x, y) * (1 + 2 * a.unit)
+
+    monkeypatch.setattr(torch, "matmul", coarse)
+    assert arithmetic._probe_whole_numbers.__wrapped__(a.dtype) is not None
+
+
+@each_dtype
+def test_exp_vanishes_at_every_distance_from_there_on(a: Arithmetic) -> None:
+    """More distances than the probe tries, in rows of several lengths."""
+    d = torch.cat([torch.linspace(a.vanish, 8 * a.vanish, 4001), torch.logspace(3.1, 30, 200)]).to(
+        a.torch_dtype
+    )
+    for keys in (2, 7, 16, 33):
+        z = torch.zeros(len(d), keys, dtype=a.torch_dtype)
+        z[:, 1:] = -d[:, None]
+        weights = torch.softmax(z, -1)
+        assert not weights[:, 1:].any() and bool((weights[:, 0] == 1).all())

@@ -17,6 +17,7 @@ from attnc.check.literal import check_literal
 from attnc.check.model import check_directory
 from attnc.check.network import check_network
 from attnc.check.norm import check_quadratic
+from attnc.check.tokens import check_tokens
 from attnc.errors import AttncError, InputError
 from attnc.functions import Function, get
 from attnc.records.certificate import Certificate, Status, Verdict
@@ -29,7 +30,7 @@ Checker = Callable[[Any, Function | None], Verdict]
 def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | str | None = None) -> Verdict:
     """Prove again, from the stored numbers alone, what the certificate of an object or a file states.
 
-    Takes a module; the file of a head, a network, a learner or a literal network; or the directory of a converted model.
+    Takes a module; the file of a head, a network, a learner, a literal or a token network; or the directory of a converted model.
     `function` is needed only if a head was built for a function of your own that is not registered.
 
     >>> import attnc
@@ -71,6 +72,8 @@ def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
         return check_learner(record.heads, record.certificate, f)
     if record.kind == "quadratic":
         return check_quadratic(record.quadratic, record.certificate)
+    if record.kind == "tokens":
+        return check_tokens(*record.tokens, record.certificate)
     return check_network(*record.network, record.certificate)
 
 
@@ -130,5 +133,6 @@ CHECKERS: dict[str, Checker] = {
     "learner": _learner,
     "quadratic": lambda head, f: check_quadratic(head.numbers(), head.certificate),
     "literal": _literal,
+    "tokens": lambda net, f: check_tokens(net.program, net.numbers(), net.certificate),
     "directory": lambda path, f: check_directory(path),
 }

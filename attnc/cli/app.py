@@ -17,6 +17,7 @@ from attnc.cli.head import functions, head
 from attnc.cli.learn import learn
 from attnc.cli.reproduce import reproduce
 from attnc.cli.saved import show, verify
+from attnc.cli.zoo import zoo
 
 app = typer.Typer(
     name="attnc",
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 for command in (head, compile, convert, learn, reproduce, verify, show, export, functions):
     app.command()(command)
+app.add_typer(zoo, name="zoo")
 
 
 def _print_version(requested: bool) -> None:

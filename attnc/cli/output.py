@@ -115,11 +115,13 @@ def status_of(value: Any, changed: str | None = None) -> tuple[Status, str | Non
 def result_json(value: Any, status: Status, reason: str | None) -> dict[str, Any]:
     """A result as JSON, with the certificate in full."""
     certificate: Certificate = value.certificate
-    record = {"kind": certificate.subject, "status": status, "reason": reason}
+    record: dict[str, Any] = {"kind": certificate.subject, "status": status, "reason": reason}
     if certificate.subject == "model":
         return {**record, "report": value.to_json()}
     if certificate.subject == "head":
         record |= {"heads": value.heads, "anchors": value.key.shape[1]}
+    elif certificate.subject == "tokens":
+        record |= {"layers": certificate.facts["layers"], "coordinates": list(value.coordinates)}
     else:
         parameters = sum(p.numel() for p in value.parameters())
         record |= {"parameters": parameters, **value.presentation.to_json()}
@@ -134,7 +136,7 @@ def result_text(value: Any, status: Status, reason: str | None, title: str, more
         anchors = f"{value.key.shape[1]}{f' in each of {value.heads} heads' if value.heads > 1 else ''}"
         function = certificate.facts["function"]
         described = facts_text({"function": function, "design": value.design, "anchors": anchors})
-    elif certificate.subject == "network":
+    elif certificate.subject in ("network", "tokens"):
         described = str(value.describe())
     else:
         described = str(value) if applies else value.model

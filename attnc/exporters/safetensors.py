@@ -13,12 +13,13 @@ from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.literal.network import literal_from_record
 from attnc.network.network import Network, rebuilt
 from attnc.network.norm import QuadraticHead
+from attnc.network.tokens import TokenNetwork, token_network
 from attnc.records.record import LiteralRecord, read
 
 
 def load(
     path: str | os.PathLike[str], function: Function | None = None
-) -> Head | QuadraticHead | Network | Learner | Solver | SelfAttentionNetwork:
+) -> Head | QuadraticHead | Network | Learner | Solver | SelfAttentionNetwork | TokenNetwork:
     """Read the file that `save` of a head, a network, a learner or a literal network wrote. Nothing in the file is executed.
 
     `function` is needed only for a network or a learner with a user-defined function that is not registered.
@@ -34,6 +35,8 @@ def load(
         return literal_from_record(record)
     if record.kind == "network":
         return rebuilt(record)
+    if record.kind == "tokens":
+        return token_network(record)
     if record.kind == "learner":
         return learner_of(record, function)
     if record.kind == "quadratic":

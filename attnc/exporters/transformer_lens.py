@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,7 +146,7 @@ class LensModel:
 
 def lens_model(literal: SelfAttentionNetwork, n_ctx: int | None) -> LensModel:
     """See `SelfAttentionNetwork.to_transformer_lens`."""
-    library, subject = _library(), subject_of(literal, "softmax", None)
+    library, subject = lens_library(), subject_of(literal, "softmax", None)
     form = attention_only(literal)
     least = len(form.layout.tokens)
     most = _TOKENS + least if _varies(literal) else least
@@ -164,7 +164,8 @@ def _varies(literal: SelfAttentionNetwork) -> bool:
     return any(None in spec.shape for spec in literal.inputs)
 
 
-def _library() -> Any:
+def lens_library() -> Any:
+    """TransformerLens, if it is installed in a version that has native bridges."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         library = optional("transformer_lens", _EXTRA, "TransformerLens models")
@@ -177,22 +178,37 @@ def _library() -> Any:
 
 
 def _booted(library: Any, form: AttentionOnly, n_ctx: int, dtype: torch.dtype) -> Any:
-    """The bridge with the weights of the blocks; it records no gradients of them."""
-    heads, d = max(len(b.heads) for b in form.blocks), form.layout.width
-    width, layers = _power_of_4(form.blocks), len(form.blocks)
+    """The bridge of a literal form: its input is the stream, its logits are the output register."""
+    reads = np.eye(form.layout.width)[form.output]
+    return boot(library, form.blocks, {"unembed": reads}, n_ctx, dtype)
+
+
+def boot(
+    library: Any,
+    blocks: Sequence[Block],
+    ends: Mapping[str, Array],
+    n_ctx: int,
+    dtype: torch.dtype,
+    causal: bool = False,
+) -> Any:
+    """A bridge with the weights of the blocks and of `ends`: "unembed" (logits, d_model), and for token ids "embed" and
+    "pos_embed". It records no gradients of them."""
+    d = ends["unembed"].shape[1]
+    heads, width, layers = max(len(b.heads) for b in blocks), _power_of_4(blocks), len(blocks)
     check_size(layers, heads, width, d)
-    reads = np.eye(d)[form.output]
+    vocabulary = len(ends["embed"]) if "embed" in ends else 1
     cfg = library.TransformerBridgeConfig(
-        d_model=d, d_head=width, n_heads=heads, n_layers=layers, n_ctx=n_ctx, d_vocab=1, d_vocab_out=len(reads), dtype=dtype,
-        attn_only=True, normalization_type=None, attention_dir="bidirectional", positional_embedding_type="standard",
-        init_weights=False, act_fn="relu", d_mlp=1,
+        d_model=d, d_head=width, n_heads=heads, n_layers=layers, n_ctx=n_ctx, d_vocab=vocabulary,
+        d_vocab_out=len(ends["unembed"]), dtype=dtype, attn_only=True, normalization_type=None,
+        attention_dir="causal" if causal else "bidirectional", positional_embedding_type="standard", init_weights=False,
+        act_fn="relu", d_mlp=1,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bridge = library.TransformerBridge.boot_native(cfg, device="cpu", dtype=dtype, model_name="attnc")
     state = {name: torch.zeros_like(tensor) for name, tensor in bridge.state_dict().items()}
-    weights = {"unembed": reads}
-    for i, block in enumerate(form.blocks):
+    weights = dict(ends)
+    for i, block in enumerate(blocks):
         for letter, matrix in _weights(block, heads, width).items():
             weights[f"blocks.{i}.attn.{_LINEAR[letter]}"] = matrix
     for name, matrix in weights.items():

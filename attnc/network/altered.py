@@ -43,8 +43,11 @@ def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str |
     return None
 
 
-def why_changed(module: nn.Module, certificate: Certificate) -> str | None:
-    """Why a certificate is not about what the module executes and the numbers that it holds now; None if it is."""
+def why_changed(
+    module: nn.Module, certificate: Certificate, known: Mapping[str, str] | None = None
+) -> str | None:
+    """Why a certificate is not about what the module executes and the numbers that it holds now; None if it is. `known` are the
+    digests of the numbers, if the certificate has others too."""
     if (altered := why_altered(module)) is not None:
         return altered
     try:
@@ -54,12 +57,14 @@ def why_changed(module: nn.Module, certificate: Certificate) -> str | None:
         return str(problem)
     if numbers.dtype != certificate.dtype:
         return f"the certificate is for {certificate.dtype}, the {certificate.subject} is {numbers.dtype}"
-    return why_others(digests, certificate)
+    return why_others(digests, certificate, known)
 
 
-def why_others(digests: Mapping[str, str], certificate: Certificate) -> str | None:
+def why_others(
+    digests: Mapping[str, str], certificate: Certificate, known: Mapping[str, str] | None = None
+) -> str | None:
     """The tensors that are not those of a certificate; None if all are."""
-    known = certificate.digests
+    known = certificate.digests if known is None else known
     changed = sorted(name for name in digests.keys() | known.keys() if digests.get(name) != known.get(name))
     return f"changed since it was certified: {', '.join(changed)}" if changed else None
 

@@ -1,4 +1,4 @@
-"""Plots of heads, networks, converted models and learners.
+"""Plots of heads, networks, token networks, converted models and learners.
 
 Every function takes the object first, then keyword arguments, and returns a matplotlib Figure; `path` saves it (.png, .svg or
 .pdf). Requires the extra `plot` (matplotlib), which is imported by the first plot."""
@@ -7,5 +7,8 @@ from attnc.plot.activations import anchors_used
 from attnc.plot.heads import attention, head, tokens_and_anchors
 from attnc.plot.learning import learning
 from attnc.plot.network import network, slices
+from attnc.plot.tokens import token_attention
 
-__all__ = ["anchors_used", "attention", "head", "learning", "network", "slices", "tokens_and_anchors"]
+__all__ = [
+    "anchors_used", "attention", "head", "learning", "network", "slices", "token_attention", "tokens_and_anchors",
+]  # fmt: skip

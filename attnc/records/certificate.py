@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Tokens
+from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
@@ -76,14 +76,22 @@ FACTS: dict[str, dict[str, type]] = {
     "model": {},
     "learner": {"algorithm": str, "heads": list, "features": int},
     "literal": {},
+    "tokens": {"program": str, "layers": list},  # program: the seal of its JSON; layers: heads in each
 }
 # Those of subjects whose error was measured (a block's bound is derived from a measured domain instead).
 MEASURED_FACTS: dict[str, dict[str, type]] = {
     "head": {"points": int},
+    "tokens": {"points": int, "seed": int, "wrong": int, "reason": str},
     "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
 }
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
-PROVED_FACTS: dict[str, dict[str, type]] = {"head": {"precision": int, "cells": int}}
+PROVED_FACTS: dict[str, dict[str, type]] = {
+    "head": {"precision": int, "cells": int},
+    "tokens": {
+        "margin": float,
+        "states": int,
+    },  # the least distance of logits; pairs of states that were checked
+}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -280,6 +288,10 @@ class Certificate:
             bound = "the error is neither proved nor measured"
             if math.isfinite(self.approximation):
                 bound = f"approximation {at_most(self.approximation)} in exact arithmetic; rounding is not bounded"
+        elif self.subject == "tokens":
+            bound = "at every position the largest logit is that of the program's output, for every sequence"
+            if not self.proved:
+                bound = f"not proved; {self.facts['wrong']} of {self.facts['points']:,} sequences are wrong"
         elif self.status is Status.MEASURED and "points" in self.facts:
             bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
         else:
@@ -342,6 +354,19 @@ def _domain_text(domain: Domain) -> str:
     if isinstance(domain, Ball):
         token = "every token, minus its mean as executed," if domain.centred else "every token"
         return f"{token} of {domain.features} features with a norm of at most {domain.radius:g}"
+    if isinstance(domain, Sequences):
+        return (
+            f"every sequence of 1 to {domain.length} tokens of {domain.vocabulary} ({_amount(domain.count)})"
+        )
     if isinstance(domain, Normed):
         return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"
+
+
+def _amount(count: int) -> str:
+    """A whole number, or its size if it is long.
+
+    >>> _amount(349524), _amount(8**33)
+    ('349,524', '6e+29')
+    """
+    return f"{count:,}" if count < 10**9 else f"{count:.0e}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnc.domain import Array, Ball, Box, Context, Domain, Interval, Normed, Tokens
+from attnc.domain import Array, Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.fields import check_type, with_fields
 
@@ -17,6 +17,7 @@ _FIELDS = {
     "interval": ("lo", "hi"),
     "box": ("lo", "hi", "shape"),
     "tokens": ("vocabulary", "length"),
+    "sequences": ("vocabulary", "length"),
     "ball": ("features", "radius", "centred"),
     "context": ("examples", "limits"),
     "normed": ("centred", "gain", "shift", "shape"),
@@ -50,6 +51,8 @@ def domain_from_json(record: object) -> Domain | None:
             return Interval(body["lo"], body["hi"])
         if kind == "tokens":
             return Tokens(body["vocabulary"], body["length"])
+        if kind == "sequences":
+            return Sequences(body["vocabulary"], body["length"])
         if kind == "ball":
             return Ball(body["features"], body["radius"], body["centred"])
         if kind == "context":

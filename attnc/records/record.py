@@ -20,6 +20,7 @@ from attnc.functions.function import label_of
 from attnc.program import KINDS, Step
 from attnc.program.program import Program
 from attnc.program.step import Numbers
+from attnc.program.tokens import TokenProgram
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import DAMAGE, check_types, seal, unsealed, with_fields
 from attnc.records.files import read_file, write_file
@@ -27,14 +28,16 @@ from attnc.records.layers import Layer, NetworkNumbers
 from attnc.records.numbers import POWERS, QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers, digest
 from attnc.records.presentation import Presentation
 from attnc.records.structure import mismatch
+from attnc.records.tokens import TokenNumbers, program_from_json, program_to_json
 
-FORMATS = {"head": 3, "quadratic": 3, "network": 3, "learner": 3, "literal": 2}
+FORMATS = {"head": 3, "quadratic": 3, "network": 3, "learner": 3, "literal": 2, "tokens": 1}
 _FIELDS = {
     "head": {"certificate"},
     "quadratic": {"certificate"},
     "network": {"certificate", "program", "layers", "shared", "presentation"},
     "learner": {"certificate"},
     "literal": {"structure", "encoding", "source"},
+    "tokens": {"certificate", "program", "structure"},
 }
 
 
@@ -42,9 +45,9 @@ _FIELDS = {
 class Record:
     """The contents of a file: the numbers of a head, of a network with its program, or of the heads of a learner by name."""
 
-    numbers: HeadNumbers | QuadraticNumbers | NetworkNumbers | Mapping[str, HeadNumbers]
+    numbers: HeadNumbers | QuadraticNumbers | NetworkNumbers | TokenNumbers | Mapping[str, HeadNumbers]
     certificate: Certificate
-    program: Program | None = None
+    program: Program | TokenProgram | None = None
     presentation: Presentation = field(default_factory=Presentation)
 
     @property
@@ -72,8 +75,15 @@ class Record:
     @property
     def network(self) -> tuple[Program, NetworkNumbers]:
         """The program and the numbers of a network."""
-        if not isinstance(self.numbers, NetworkNumbers) or self.program is None:
+        if not isinstance(self.numbers, NetworkNumbers) or not isinstance(self.program, Program):
             raise FileError(f"expected a network, got a {self.kind}")
+        return self.program, self.numbers
+
+    @property
+    def tokens(self) -> tuple[TokenProgram, TokenNumbers]:
+        """The program and the numbers of a token network."""
+        if not isinstance(self.numbers, TokenNumbers) or not isinstance(self.program, TokenProgram):
+            raise FileError(f"expected a token network, got a {self.kind}")
         return self.program, self.numbers
 
     @property
@@ -147,6 +157,10 @@ def _contents(record: Record | LiteralRecord) -> tuple[dict[str, Any], dict[str,
     elif record.kind == "learner":
         heads = record.heads.items()
         tensors = {f"{name}.{part}": a for name, head in heads for part, a in head.tensors().items()}
+    elif record.kind == "tokens":
+        meaning, stored = record.tokens
+        tensors = stored.tensors()
+        about |= {"program": program_to_json(meaning), "structure": stored.structure()}
     else:
         program, numbers = record.network
         tensors = dict(numbers.tensors())
@@ -194,6 +208,9 @@ def _record(
         return Record(_quadratic(tensors, certificate), certificate)
     if kind == "learner":
         return Record(_learner(tensors, certificate), certificate)
+    if kind == "tokens":
+        stored = TokenNumbers.of(body["structure"], tensors, body["dtype"])
+        return Record(stored, certificate, program_from_json(body["program"]))
     return _network(body, tensors, certificate, function)
 
 

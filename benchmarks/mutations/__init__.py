@@ -15,6 +15,7 @@ from mutations.lookups import LOOKUPS
 from mutations.mutation import Mutation, StaleMutationError
 from mutations.networks import NETWORKS
 from mutations.records import RECORDS
+from mutations.tokens import TOKENS
 from mutations.transformers import TRANSFORMERS
 from mutations.windows import WINDOWS
 
@@ -33,6 +34,7 @@ MUTATIONS: list[Mutation] = [
     *BORDERS,
     *EXPORTS,
     *TRANSFORMERS,
+    *TOKENS,
 ]
 
 __all__ = ["MUTATIONS", "Mutation", "StaleMutationError"]

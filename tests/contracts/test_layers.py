@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
     {"errors", "domain", "extras", "parallel", "progress"},
     {"functions"}, {"arithmetic", "program"}, {"arguments", "records"}, {"prove", "check"},
-    {"heads"}, {"network"}, {"lower"}, {"frontends", "incontext"}, {"compiler", "pretrained"}, {"exporters"}, {"paper"}, {"plot"},
+    {"heads"}, {"network"}, {"lower"}, {"frontends", "incontext"},
+    {"compiler", "pretrained", "tokens", "zoo"}, {"exporters"}, {"paper"}, {"plot"},
     {"cli", "__init__", "__main__"},
 ]  # fmt: skip
 LAYER = {name: i for i, names in enumerate(ORDER) for name in names}

@@ -29,6 +29,7 @@ PLOTS: dict[str, tuple[set[str], dict[str, Any]]] = {
     "tokens_and_anchors": ({"network"}, {}),
     "learning": ({"learner"}, {"x": X, "y": X[:, 0]}),
     "anchors_used": ({"converted"}, {"x": torch.randn(2, 4)}),
+    "token_attention": ({"tokens"}, {"sequence": "aba"}),
 }
 
 
@@ -45,6 +46,7 @@ def things() -> dict[str, Any]:
             "squared", features=1, steps=2, step_size=0.5, dtype=torch.float64
         ),
         "converted": converted,
+        "tokens": attnc.zoo.load("sort", vocabulary=2, length=3),
         "model": nn.Linear(1, 1),
         "list": [1, 2],
         "None": None,

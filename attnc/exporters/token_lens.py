@@ -1,0 +1,130 @@
+"""Token networks as TransformerLens models: W_E, W_pos, attention and W_U, in a `TransformerBridge` of attention alone.
+
+TransformerLens divides scores by √d_head: d_head is a power of 4 and W_Q is multiplied by √d_head, so scores stay whole numbers.
+Heads that a layer does not need are 0. Nothing is folded, centred or normalised."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc.domain import Sequences
+from attnc.errors import ExportError, Problem, UnsupportedError
+from attnc.exporters.attention_only import Block
+from attnc.exporters.transformer_lens import boot, lens_library
+from attnc.network.tokens import TokenNetwork
+from attnc.program.tokens import Value
+
+_COMPARED = 4096  # sequences: all of them, if there are no more
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TokenLens:
+    """A token network in TransformerLens.
+
+    `bridge` is the TransformerBridge; its input is token ids with BOS, id V, in front (`with_bos`). `coordinates` are the names
+    of the residual stream, `heads` those of the heads of each block, `outputs` the values of the logits. `difference` is the
+    largest |logit - logit of the network| over the `compared` sequences; the output tokens were equal at every position.
+
+    >>> from attnc import zoo
+    >>> net = zoo.load("induction")
+    >>> lens = net.to_transformer_lens()
+    >>> "".join(lens.run("abcab")), lens.difference
+    ('---bc', 0.0)
+    >>> logits, cache = lens.run_with_cache(net.encode("abcab")[None])
+    >>> cache["pattern", 1][0, 0, 5]               # block 1, head 0; the last b attends to the c
+    tensor([0., 0., 0., 1., 0., 0.])
+    """
+
+    bridge: Any
+    network: TokenNetwork
+    heads: tuple[tuple[str, ...], ...]
+    difference: float = float("nan")
+    compared: int = 0
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """The names of the coordinates of the residual stream."""
+        return self.network.coordinates
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values that the logits stand for."""
+        return self.network.outputs
+
+    def with_bos(self, ids: Tensor) -> Tensor:
+        """Token ids (batch, 1 + positions) for the bridge."""
+        ids, _, _ = self.network._checked(ids, None)
+        return torch.cat([ids.new_full((len(ids), 1), len(self.network.vocabulary)), ids], 1)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits (batch, positions, outputs) for token ids (batch, positions), as the network returns them."""
+        logits: Tensor = self.bridge(self.with_bos(ids))[:, 1:]
+        return logits
+
+    def run(self, sequence: Sequence[str | int]) -> list[Value]:
+        """The output at each position of a sequence of tokens."""
+        ids = self.network.encode(sequence)[None]
+        return [self.outputs[i] for i in self(ids)[0].argmax(-1).tolist()]
+
+    def run_with_cache(self, ids: Tensor, **options: Any) -> tuple[Tensor, Any]:
+        """Logits and activations: `cache["pattern", i]` (batch, heads, queries, keys) and others, BOS first."""
+        logits, cache = self.bridge.run_with_cache(self.with_bos(ids), **options)
+        return logits[:, 1:], cache
+
+    def run_with_hooks(self, ids: Tensor, fwd_hooks: Sequence[tuple[Any, Any]], **options: Any) -> Tensor:
+        """Logits with hooks: pairs of a name, such as "blocks.0.attn.hook_pattern", and a function of (activation, hook)."""
+        logits: Tensor = self.bridge.run_with_hooks(self.with_bos(ids), fwd_hooks=list(fwd_hooks), **options)
+        return logits[:, 1:]
+
+    def __repr__(self) -> str:
+        cfg = self.bridge.cfg
+        sizes = f"d_model {cfg.d_model}, d_head {cfg.d_head}, n_heads {cfg.n_heads}, n_layers {cfg.n_layers}"
+        return f"TokenLens: {sizes}; largest difference {self.difference:.3g} at {self.compared:,} sequences"
+
+
+def token_lens(network: TokenNetwork) -> TokenLens:
+    """See `TokenNetwork.to_transformer_lens`."""
+    library, numbers = lens_library(), network.numbers()
+    if not numbers.layers:
+        raise UnsupportedError("TransformerLens needs a layer", [Problem("the network", "has no heads")])
+    blocks = [
+        Block(str(i), tuple(r.name for r in layer.roles), layer.query, layer.key, layer.value, layer.output)
+        for i, layer in enumerate(numbers.layers)
+    ]
+    ends = {"embed": numbers.tokens, "pos_embed": numbers.positions, "unembed": numbers.unembedding.T}
+    dtype, causal = getattr(torch, numbers.dtype), network.program.causal
+    bridge = boot(library, blocks, ends, len(numbers.positions), dtype, causal)
+    most = max(len(block.heads) for block in blocks)
+    heads = tuple((*block.heads, *["unused"] * (most - len(block.heads))) for block in blocks)
+    return _compared(TokenLens(bridge, network, heads))
+
+
+def _compared(lens: TokenLens) -> TokenLens:
+    """The same with its largest difference to the network; an error if an output token differs."""
+    worst, count = 0.0, 0
+    for ids in _batches(lens.network):
+        with torch.no_grad():
+            expected, found = lens.network(ids), lens(ids)
+        if not torch.equal(expected.argmax(-1), found.argmax(-1)):
+            raise ExportError(
+                f"TransformerLens returns other tokens for sequences of {ids.shape[1]}: use version 4.0 to 4.3"
+            )
+        worst, count = max(worst, float((expected - found).abs().max())), count + len(ids)
+    return replace(lens, difference=worst, compared=count)
+
+
+def _batches(network: TokenNetwork) -> list[Tensor]:
+    """All sequences if they are few, else random ones of every length."""
+    size, most = len(network.vocabulary), network.program.length
+    if Sequences(size, most).count <= _COMPARED:
+        return [torch.tensor(list(itertools.product(range(size), repeat=n))) for n in range(1, most + 1)]
+    draw = np.random.default_rng(0)
+    each = max(1, _COMPARED // most)
+    return [torch.from_numpy(draw.integers(0, size, (each, n))) for n in range(1, most + 1)]

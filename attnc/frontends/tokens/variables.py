@@ -1,0 +1,234 @@
+"""Variables of token programs and conditions on them, as Python expressions.
+
+`x` is a variable at the key, `x.q` the same variable at the query. A comparison of a variable with a value or with another
+variable is a variable again, True or False at each position; one with `.q` is a condition on pairs of positions, a `Where`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnc.errors import InputError
+from attnc.program.tokens import Predicate, Value
+
+if TYPE_CHECKING:
+    from attnc.frontends.tokens.builder import ProgramBuilder
+
+Constant = str | int | bool
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+class _Comparable:
+    """Comparisons by one method, `_compare(sign, other)`."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _compare(self, sign: str, other: Any) -> Any:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare("==", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare("!=", other)
+
+    def __lt__(self, other: object) -> Any:
+        return self._compare("<", other)
+
+    def __le__(self, other: object) -> Any:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: object) -> Any:
+        return self._compare(">", other)
+
+    def __ge__(self, other: object) -> Any:
+        return self._compare(">=", other)
+
+    def __bool__(self) -> bool:
+        raise InputError(
+            "a variable has a value at each position, no truth value: use &, | and ~, not and, or, not"
+        )
+
+
+class Variable(_Comparable):
+    """A variable of a program: one value at each position. `domain` lists the values that it can take."""
+
+    def __init__(self, builder: ProgramBuilder, node: int) -> None:
+        self.builder, self.node = builder, node
+
+    @property
+    def domain(self) -> tuple[Value, ...]:
+        """The values that it can take, or more."""
+        return self.builder.known.domains[self.node]
+
+    @property
+    def q(self) -> Query:
+        """The variable at the query, for conditions on pairs of positions."""
+        return Query(self)
+
+    def map(self, function: Callable[[Any], Any], name: str = "") -> Variable:
+        """The function of its value, at each position."""
+        return self.builder.map(function, self, name=name)
+
+    def _compare(self, sign: str, other: Any) -> Variable | Where:
+        if isinstance(other, Query):
+            return self.builder.pair(self, other.variable, _COMPARE[sign], f"key {sign} query")
+        if isinstance(other, Variable):
+            return self.builder.map(_COMPARE[sign], self, other)
+        value = self.builder.constant(other)
+        return self.builder.map(lambda x: _COMPARE[sign](x, value), self)
+
+    def __add__(self, other: object) -> Variable:
+        if isinstance(other, Variable):
+            return self.builder.linear(((1, self), (1, other)))
+        return self.builder.linear(((1, self),), self.builder.whole(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> Variable:
+        if isinstance(other, Variable):
+            return self.builder.linear(((1, self), (-1, other)))
+        return self.builder.linear(((1, self),), -self.builder.whole(other))
+
+    def __rsub__(self, other: object) -> Variable:
+        return self.builder.linear(((-1, self),), self.builder.whole(other))
+
+    def __neg__(self) -> Variable:
+        return self.builder.linear(((-1, self),))
+
+    def __mul__(self, other: object) -> Variable:
+        if isinstance(other, Variable):
+            return self.builder.map(operator.mul, self, other)
+        return self.builder.linear(((self.builder.whole(other), self),))
+
+    __rmul__ = __mul__
+
+    def __mod__(self, other: object) -> Variable:
+        modulus = self.builder.whole(other)
+        return self.map(lambda x: x % modulus)
+
+    def __floordiv__(self, other: object) -> Variable:
+        divisor = self.builder.whole(other)
+        return self.map(lambda x: x // divisor)
+
+    def __and__(self, other: Variable | Where) -> Any:
+        return self._both(other, operator.and_)
+
+    def __or__(self, other: Variable | Where) -> Any:
+        return self._both(other, operator.or_)
+
+    def _both(self, other: Variable | Where, combine: Callable[[Any, Any], Any]) -> Any:
+        if isinstance(other, Where):
+            return combine(self.builder.condition(self), other)
+        if not isinstance(other, Variable):
+            raise InputError(f"& and | combine conditions: got {other!r}")
+        for side in (self, other):
+            self.builder.check_bool(side)
+        combined = self.builder.map(combine, self, other)
+        if combine is operator.and_:
+            self.builder.conjunctions[combined.node] = (self.node, other.node)
+        return combined
+
+    def __invert__(self) -> Variable:
+        self.builder.check_bool(self)
+        return self.map(lambda x: not x)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.domain[:6])) + (", …" if len(self.domain) > 6 else "")
+        return f"<{self.builder.known.title(self.node)}: {shown}>"
+
+
+class Query(_Comparable):
+    """A variable at the query."""
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+
+    def _compare(self, sign: str, other: Any) -> Where:
+        builder = self.variable.builder
+        if isinstance(other, Variable):
+            compare = _COMPARE[_MIRRORED[sign]]
+            return builder.pair(other, self.variable, compare, f"key {_MIRRORED[sign]} query")
+        compared = self.variable._compare(sign, other.variable if isinstance(other, Query) else other)
+        assert isinstance(compared, Variable)
+        return builder.condition(compared, query=True)
+
+    def _arithmetic(self, other: object, combine: Callable[[Any, Any], Any]) -> Query:
+        if isinstance(other, Variable):
+            raise InputError(
+                "arithmetic of a key and a query is not possible: move everything of the query to one side, for instance "
+                "p.indices == p.indices.q - 1"
+            )
+        return Query(combine(self.variable, other.variable if isinstance(other, Query) else other))
+
+    def __add__(self, other: object) -> Query:
+        return self._arithmetic(other, operator.add)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> Query:
+        return self._arithmetic(other, operator.sub)
+
+    def __rsub__(self, other: object) -> Query:
+        return self._arithmetic(other, lambda x, y: y - x)
+
+    def __mul__(self, other: object) -> Query:
+        return self._arithmetic(other, operator.mul)
+
+    __rmul__ = __mul__
+
+    def __mod__(self, other: object) -> Query:
+        return self._arithmetic(other, operator.mod)
+
+    def __repr__(self) -> str:
+        return f"{self.variable!r}.q"
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """A conjunction of conditions on a key and a query."""
+
+    builder: ProgramBuilder
+    predicates: tuple[Predicate, ...]
+
+    def __and__(self, other: Where | Variable) -> Where:
+        others = self.builder.condition(other).predicates
+        return Where(self.builder, (*self.predicates, *others))
+
+    __rand__ = __and__
+
+    def __or__(self, other: Where | Variable) -> Where:
+        a, b = self._alone(), self.builder.condition(other)._alone()
+        if (a.key, a.query) != (b.key, b.query):
+            raise InputError(
+                "| combines conditions on the same two variables: for others, map the variables to one first, or select "
+                "twice and combine the results"
+            )
+        table = tuple(
+            tuple(x or y for x, y in zip(*rows, strict=True)) for rows in zip(a.table, b.table, strict=True)
+        )
+        return Where(self.builder, (Predicate(a.key, a.query, table),))
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Where:
+        p = self._alone()
+        return Where(
+            self.builder, (Predicate(p.key, p.query, tuple(tuple(not x for x in row) for row in p.table)),)
+        )
+
+    def __bool__(self) -> bool:
+        raise InputError("a condition holds for pairs of positions, it has no truth value: use &, | and ~")
+
+    def _alone(self) -> Predicate:
+        if len(self.predicates) != 1:
+            raise InputError("| and ~ take single comparisons, not conjunctions")
+        return self.predicates[0]
+
+    def __repr__(self) -> str:
+        return f"<Where: {len(self.predicates)} conditions>"

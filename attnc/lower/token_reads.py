@@ -1,0 +1,196 @@
+"""The stream of a token network while it is built: named coordinates, linear reads of them, and heads that write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from attnc.arithmetic import Arithmetic
+from attnc.domain import Array
+from attnc.program.tokens import Value
+from attnc.records.tokens import HeadRole, TokenLayer
+
+ONE, BOS = 0, 1  # coordinates: 1 everywhere; 1 at BOS alone
+
+
+@dataclass(frozen=True)
+class Read:
+    """k linear functions of the stream after `layer`: coordinate → k coefficients. If `exact`, their values are whole numbers."""
+
+    rows: Mapping[int, Array]
+    width: int
+    layer: int = 0
+    exact: bool = True
+
+    def times(self, matrix: Array) -> Read:
+        """The read followed by a (k, m) matrix."""
+        rows = {c: row @ matrix for c, row in self.rows.items()}
+        kept = {c: row for c, row in rows.items() if row.any()}
+        return Read(kept, matrix.shape[1], self.layer, self.exact)
+
+    def plus(self, other: Read) -> Read:
+        """The sum of two reads of the same width."""
+        rows = dict(self.rows)
+        for c, row in other.rows.items():
+            rows[c] = rows.get(c, np.zeros(self.width)) + row
+        return Read(rows, self.width, max(self.layer, other.layer), self.exact and other.exact)
+
+    def matrix(self, d: int) -> Array:
+        found = np.zeros((d, self.width))
+        for c, row in self.rows.items():
+            found[c] = row
+        return found
+
+
+def constant(*numbers: float) -> Read:
+    """The same numbers at every position."""
+    return Read({ONE: np.array(numbers, np.float64)}, len(numbers))
+
+
+def beside(reads: Sequence[Read]) -> Read:
+    """Several reads as one: their functions side by side."""
+    width, at = sum(read.width for read in reads), 0
+    found = Read({}, width)
+    for read in reads:
+        place = np.zeros((read.width, width))
+        place[:, at : at + read.width] = np.eye(read.width)
+        found, at = found.plus(read.times(place)), at + read.width
+    return found
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of the stream and what it stands for: at points[i] it has labels[i]. `of` identifies it."""
+
+    of: object
+    name: str
+    read: Read
+    points: tuple[Fraction, ...]
+    labels: tuple[Value, ...]
+
+    def ordered(self) -> Scalar:
+        """The same with its points in order of size."""
+        pairs = sorted(zip(self.points, self.labels, strict=True), key=lambda pair: pair[0])
+        return Scalar(self.of, self.name, self.read, tuple(p for p, _ in pairs), tuple(y for _, y in pairs))
+
+
+@dataclass(frozen=True)
+class PlannedHead:
+    """A head as reads. At BOS its query is `bos_query` and its key is `bos_key`; its value there is `default`."""
+
+    role: HeadRole
+    query: Read
+    key: Read
+    value: Read
+    out: tuple[int, ...]  # the coordinates that it writes
+    default: tuple[float, ...]
+    bos_query: tuple[float, ...]
+    bos_key: tuple[float, ...]
+
+
+@dataclass
+class StreamPlan:
+    """The coordinates and heads of a network, as they are added."""
+
+    arithmetic: Arithmetic
+    names: list[str] = field(default_factory=lambda: ["one", "bos"])
+    layers: list[list[PlannedHead]] = field(default_factory=list)
+    steps: dict[tuple[object, Fraction], Read] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """The distance between scores: exp of less is 0."""
+        return self.arithmetic.vanish
+
+    def block(self, *names: str) -> tuple[int, ...]:
+        """New coordinates."""
+        self.names += names
+        return tuple(range(len(self.names) - len(names), len(self.names)))
+
+    def identity(self, coordinates: Sequence[int], layer: int, exact: bool = True) -> Read:
+        """The coordinates themselves."""
+        eye = np.eye(len(coordinates))
+        rows = {c: eye[i] for i, c in enumerate(coordinates)}
+        return Read(rows, len(coordinates), layer, exact)
+
+    def head(
+        self,
+        role: HeadRole,
+        scores: tuple[Read, Read],
+        level: float,
+        value: Read,
+        names: Sequence[str],
+        default: Sequence[float],
+    ) -> Read:
+        """Add a head with these scores, to the first layer after all that it reads. BOS has the score `level`.
+
+        One more dimension carries the score of BOS: its key is 1 at BOS and 0 elsewhere, its query `level`, and 2·gap at BOS,
+        so that BOS attends to itself."""
+        query, key = beside([scores[0], constant(level)]), beside([scores[1], Read({BOS: np.ones(1)}, 1)])
+        return self.add(role, query, key, value, names, default)
+
+    def add(
+        self,
+        role: HeadRole,
+        query: Read,
+        key: Read,
+        value: Read,
+        names: Sequence[str],
+        default: Sequence[float],
+    ) -> Read:
+        """Add a head whose last dimension of scores is that of BOS."""
+        layer = max(query.layer, key.layer, value.layer)
+        while len(self.layers) <= layer:
+            self.layers.append([])
+        out, zeros = self.block(*names), (0.0,) * (query.width - 1)
+        ends = (*zeros, 2 * self.gap), (*zeros, 1.0)
+        self.layers[layer].append(PlannedHead(role, query, key, value, out, tuple(default), *ends))
+        return self.identity(out, layer + 1)
+
+    def step(self, of: object, name: str, s: Read, lo: Fraction, hi: Fraction) -> Read:
+        """The bit [s >= hi] for an s that is never between lo and hi: one head whose query is Λ(s - θ), with θ in the middle.
+
+        BOS has the score Λ(s - θ) and the value 1, all other keys score 0 and have the value 0. With half the distance h and
+        Λ >= 5/4·gap/h the weight of BOS is exactly 1 or 0. Steps of the same s at the same place are shared (`of` says whose)."""
+        middle = (lo + hi) / 2
+        if (of, middle) not in self.steps:
+            sharpness = 2.0
+            while sharpness * float(hi - lo) / 2 < 1.25 * self.gap:
+                sharpness *= 2
+            q = s.times(np.array([[sharpness]])).plus(constant(-sharpness * float(middle)))
+            flag = Read({BOS: np.ones(1)}, 1)
+            label = f"{name} >= {_short(hi)}"
+            self.steps[of, middle] = self.add(HeadRole(label, "step"), q, flag, flag, [label], [1.0])
+        return self.steps[of, middle]
+
+    def finished(self) -> tuple[TokenLayer, ...]:
+        """The matrices of all layers. The row of BOS corrects what a head reads there: it attends to itself, so its stream is
+        known."""
+        d, rounded = len(self.names), np.dtype(self.arithmetic.dtype)
+        bos = np.zeros(d)
+        bos[[ONE, BOS]] = 1
+        found = []
+        for heads in self.layers:
+            r = max(head.query.width for head in heads)
+            w = max(head.value.width for head in heads)
+            matrices = [np.zeros((len(heads), *shape)) for shape in ((d, r), (d, r), (d, w), (w, d))]
+            added = np.zeros(d)
+            for h, head in enumerate(heads):
+                reads = (head.query, head.bos_query), (head.key, head.bos_key), (head.value, head.default)
+                for into, (read, target) in zip(matrices, reads, strict=False):
+                    own = read.matrix(d)
+                    own[BOS] += np.array(target) - bos @ own
+                    into[h][:, : read.width] = own
+                matrices[3][h][np.arange(head.value.width), list(head.out)] = 1
+                added[list(head.out)] = head.default
+            bos += added
+            q, k, v, o = (m.astype(rounded).astype(np.float64) for m in matrices)
+            found.append(TokenLayer(q, k, v, o, tuple(head.role for head in heads)))
+        return tuple(found)
+
+
+def _short(x: Fraction) -> str:
+    return str(x.numerator) if x.denominator == 1 else f"{x.numerator}/{x.denominator}"

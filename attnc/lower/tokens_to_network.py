@@ -1,0 +1,94 @@
+"""Token programs → networks with certificates."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+
+import torch
+
+from attnc.check.tokens import prove_tokens
+from attnc.check.values import CheckError
+from attnc.domain import Sequences
+from attnc.errors import InputError, NotExactError
+from attnc.lower.tokens import lower_tokens
+from attnc.network.tokens import TokenNetwork, digests_of
+from attnc.program.tokens import TokenProgram, run
+from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import seal, versions
+from attnc.records.tokens import TokenNumbers, program_to_json
+
+POINTS = 1000
+
+
+def compile_tokens(
+    program: TokenProgram, dtype: torch.dtype = torch.float32, claim: str = "proved", seed: int = 0
+) -> TokenNetwork:
+    """The network of a token program, with a certificate.
+
+    The compiler proves nothing: the certificate states what the checker proved from the finished matrices. With
+    claim="measured" a network that is not proved is compared with the interpreter on `POINTS` random sequences, or on all."""
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"dtype={dtype}: token networks run in torch.float32 or torch.float64")
+    if claim not in ("proved", "measured"):
+        raise InputError(f"claim={claim!r}: give 'proved', or 'measured' to allow what cannot be proved")
+    numbers = lower_tokens(program, str(dtype).removeprefix("torch."))
+    try:
+        proof = prove_tokens(program, numbers)
+    except CheckError as problem:
+        if claim == "proved":
+            raise NotExactError(
+                f"the network is not proved to be exact: {problem}. claim='measured' compares it at random sequences instead"
+            ) from problem
+        return _measured(program, numbers, seed, str(problem))
+    facts = {"margin": proof.margin, "states": proof.states}
+    return TokenNetwork(numbers, program, _certificate(program, numbers, Status.PROVED, 0.0, facts))
+
+
+def _certificate(
+    program: TokenProgram, numbers: TokenNumbers, status: Status, bound: float, facts: Mapping[str, object]
+) -> Certificate:
+    shape = {
+        "program": seal(program_to_json(program)),
+        "layers": [len(layer.roles) for layer in numbers.layers],
+    }
+    return Certificate(
+        subject="tokens",
+        name=program.names[program.output],
+        status=status,
+        approximation=0.0,
+        rounding=bound,
+        bound=bound,
+        holds_for=Sequences(len(program.vocabulary), program.length),
+        dtype=numbers.dtype,
+        digests=dict(digests_of(numbers, program)),
+        facts={**shape, **facts},
+        versions=versions(),
+    )
+
+
+def _measured(program: TokenProgram, numbers: TokenNumbers, seed: int, reason: str) -> TokenNetwork:
+    """Compare at random sequences. The bound is the fraction of wrong ones."""
+    network = TokenNetwork(numbers, program, None)
+    domain = Sequences(len(program.vocabulary), program.length)
+    if domain.count <= POINTS:
+        lengths = range(1, program.length + 1)
+        sequences = [list(s) for n in lengths for s in itertools.product(program.vocabulary, repeat=n)]
+    else:
+        draw = random.Random(seed)
+        sizes = [draw.randint(1, program.length) for _ in range(POINTS)]
+        sequences = [[draw.choice(program.vocabulary) for _ in range(size)] for size in sizes]
+    wrong = 0
+    for sequence in sequences:
+        try:
+            expected = run(program, sequence)
+        except InputError as problem:
+            raise NotExactError(
+                f"the program has no value for the sequence {sequence}: {problem}"
+            ) from problem
+        wrong += network.run(sequence) != expected
+    facts = {"points": len(sequences), "seed": seed, "wrong": wrong, "reason": reason}
+    measured = _certificate(program, numbers, Status.MEASURED, wrong / len(sequences), facts)
+    network.certificate = measured
+    return network

@@ -1,0 +1,245 @@
+"""Attention-only transformers from tokens to tokens."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnc.arithmetic import loose_products
+from attnc.errors import InputError
+from attnc.network.altered import as_made, why_changed
+from attnc.network.running import PreciseModule, can_look, in_chunks, precise
+from attnc.network.token_text import description
+from attnc.program.tokens import TokenProgram, Value
+from attnc.records.certificate import INTEGERS, Certificate, Status
+from attnc.records.fields import DAMAGE, seal
+from attnc.records.record import Record, write
+from attnc.records.tokens import MATRICES, HeadRole, TokenLayer, TokenNumbers, program_to_json
+
+_CHUNK = 1 << 22  # attention weights held at once
+
+
+@as_made
+class TokenAttention(PreciseModule):
+    """One layer: x + Σ_h softmax(xQ_h (xK_h)ᵀ) xV_h O_h, without scaling, biases or norms.
+
+    `query` and `key` have the shape (heads, d_model, d_head), `value` (heads, d_model, d_value) and `output` (heads, d_value,
+    d_model)."""
+
+    def __init__(self, layer: TokenLayer, dtype: torch.dtype) -> None:
+        super().__init__()
+        for name in MATRICES:
+            tensor = torch.from_numpy(np.array(getattr(layer, name))).to(dtype)
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+        self.roles: tuple[HeadRole, ...] = layer.roles
+
+    def pattern(self, x: Tensor, hidden: Tensor | None) -> Tensor:
+        """The attention weights (batch, heads, queries, keys); `hidden` marks keys that are masked."""
+        q, k = x[:, None] @ self._matrix("query"), x[:, None] @ self._matrix("key")
+        scores = q @ k.transpose(-1, -2)
+        return torch.softmax(scores if hidden is None else scores.masked_fill(hidden, -torch.inf), -1)
+
+    def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """The stream (batch, positions, d_model) after the layer."""
+        values = self.pattern(x, hidden) @ (x[:, None] @ self._matrix("value"))
+        return x + (values @ self._matrix("output")).sum(1)
+
+    def _matrix(self, name: str) -> Tensor:
+        found = getattr(self, name)
+        assert isinstance(found, Tensor)
+        return found
+
+    def numbers(self) -> TokenLayer:
+        """The stored numbers."""
+        q, k, v, o = (self._matrix(name).detach().double().numpy() for name in MATRICES)
+        return TokenLayer(q, k, v, o, self.roles)
+
+
+@as_made
+class TokenNetwork(PreciseModule):
+    """What `attnc.tokens` compiles: an attention-only transformer whose largest logit is the output of its program.
+
+    It adds a first position, BOS. `coordinates` are the names of the d_model coordinates of the stream, `outputs` the values
+    that the logits stand for, `program` the meaning. `certificate` states for which sequences it is proved."""
+
+    def __init__(self, numbers: TokenNumbers, program: TokenProgram, certificate: Certificate | None) -> None:
+        super().__init__()
+        dtype = getattr(torch, numbers.dtype)
+        for name in ("tokens", "positions", "unembedding"):
+            tensor = torch.from_numpy(np.array(getattr(numbers, name))).to(dtype)
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+        self.layers = nn.ModuleList(TokenAttention(layer, dtype) for layer in numbers.layers)
+        self.coordinates, self.program = numbers.coordinates, program
+        self.certificate = certificate or Certificate.unknown("tokens", numbers.dtype)
+
+    @property
+    def vocabulary(self) -> tuple[str | int, ...]:
+        """The tokens, in the order of their ids."""
+        return self.program.vocabulary
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The output values, in the order of the logits."""
+        return self.program.domains[self.program.output]
+
+    @precise
+    def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Logits (batch, positions, outputs) for token ids (batch, positions).
+
+        With `lengths` (batch,) each sequence ends there: later positions are not attended to, and their logits mean nothing."""
+        ids, lengths, flat = self._checked(ids, lengths)
+        heads = max((len(layer.roles) for layer in self._layers()), default=1)
+        rows = _CHUNK // (heads * (ids.shape[1] + 1) ** 2)
+        logits = in_chunks(
+            lambda i, n: self._run(i, n)[:, 1:] @ self._table("unembedding"), rows, ids, lengths
+        )
+        return logits[0] if flat else logits
+
+    @precise
+    def attention(self, ids: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
+        """The attention weights of each head by its name: (batch, 1 + positions, 1 + positions), BOS first."""
+        ids, lengths, flat = self._checked(ids, lengths)
+        found: dict[str, Tensor] = {}
+        x, hidden = self._embedded(ids), self._hidden(ids, lengths)
+        for i, layer in enumerate(self._layers()):
+            weights = layer.pattern(x, hidden)
+            found |= {f"{i}.{h} {role.name}": weights[:, h] for h, role in enumerate(layer.roles)}
+            x = layer(x, hidden)
+        return {name: weights[0] if flat else weights for name, weights in found.items()}
+
+    @precise
+    def stream(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The stream (batch, 1 + positions, d_model) after the last layer, BOS first; `coordinates` names its axis."""
+        ids, lengths, flat = self._checked(ids, lengths)
+        x = self._run(ids, lengths)
+        return x[0] if flat else x
+
+    def run(self, sequence: Sequence[str | int]) -> list[Value]:
+        """The output at each position of a sequence of tokens.
+
+        >>> from attnc import tokens
+        >>> p = tokens.program("ab", max_len=4)
+        >>> p.compile(p.count(p.tokens == p.tokens.q)).run("aab")
+        [2, 2, 1]
+        """
+        ids = self.encode(sequence)
+        with torch.no_grad():
+            return [self.outputs[i] for i in self(ids).argmax(-1).tolist()]
+
+    def encode(self, sequence: Sequence[str | int]) -> Tensor:
+        """The ids of a sequence of tokens; raises for a token that is not in the vocabulary."""
+        places = {(type(token), token): i for i, token in enumerate(self.vocabulary)}
+        for token in sequence:
+            if (type(token), token) not in places:
+                raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}")
+        return torch.tensor([places[type(token), token] for token in sequence], dtype=torch.int64)
+
+    def numbers(self) -> TokenNumbers:
+        """The stored numbers."""
+        ends = [self._table(name).detach() for name in ("tokens", "positions", "unembedding")]
+        dtype = str(ends[0].dtype).removeprefix("torch.")
+        tokens, positions, unembedding = (end.double().numpy() for end in ends)
+        layers = tuple(layer.numbers() for layer in self._layers())
+        return TokenNumbers(tokens, positions, layers, unembedding, self.coordinates, dtype)
+
+    def why_not_certified(self) -> str | None:
+        """Why nothing is proved of what the network returns now, or None."""
+        if self.certificate.status is not Status.PROVED:
+            return f"the certificate is {self.certificate.status}, not proved"
+        try:
+            meaning = seal(program_to_json(self.program))
+        except DAMAGE as problem:
+            return f"the program was replaced: {problem}"
+        if meaning != self.certificate.digests.get("program"):
+            return "the certificate is about another program"
+        stored = {name: d for name, d in self.certificate.digests.items() if name != "program"}
+        return loose_products(self.certificate.dtype) or why_changed(self, self.certificate, stored)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the matrices, the program and the certificate to a safetensors file; `attnc.load` reads it."""
+        write(path, Record(self.numbers(), self.certificate, self.program))
+
+    def to_transformer_lens(self) -> Any:
+        """The network as a TransformerLens model (extra `transformer-lens`), with vocabulary, positions and unembedding.
+
+        `attnc.exporters.token_lens.TokenLens` says how to run it, how to hook it and how to read it."""
+        exporter = importlib.import_module("attnc.exporters.token_lens")
+        return exporter.token_lens(self)
+
+    def describe(self) -> str:
+        """Layers, heads and coordinates as text."""
+        return description(self.numbers(), self.program)
+
+    def __repr__(self) -> str:
+        heads = ", ".join(str(len(layer.roles)) for layer in self._layers())
+        shape = f"heads=[{heads}], d_model={len(self.coordinates)}"
+        return f"TokenNetwork({len(self.vocabulary)} tokens, length <= {self.program.length}, {shape})"
+
+    def _layers(self) -> list[TokenAttention]:
+        return [layer for layer in self.layers if isinstance(layer, TokenAttention)]
+
+    def _table(self, name: str) -> Tensor:
+        found = getattr(self, name)
+        assert isinstance(found, Tensor)
+        return found
+
+    def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        x, hidden = self._embedded(ids), self._hidden(ids, lengths)
+        for layer in self.layers:
+            x = layer(x, hidden)
+        return x
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        bos = ids.new_full((len(ids), 1), len(self.vocabulary))
+        both = torch.cat([bos, ids], 1)
+        return self._table("tokens")[both] + self._table("positions")[: both.shape[1]]
+
+    def _hidden(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The keys that a query does not see: (batch, 1, queries or 1, keys)."""
+        at = torch.arange(ids.shape[1] + 1, device=ids.device)
+        hidden = (at > lengths[:, None])[:, None, None]
+        return hidden | (at[None] > at[:, None]) if self.program.causal else hidden
+
+    def _checked(self, ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, bool]:
+        """Ids (batch, positions) and lengths (batch,), and whether the batch has to be dropped again."""
+        if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.ndim not in (1, 2):
+            got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+            raise InputError(f"token ids are a tensor of whole numbers, (batch, positions): got {got}")
+        flat, most = ids.ndim == 1, self.program.length
+        ids = (ids[None] if flat else ids).long()
+        if not 1 <= ids.shape[1] <= most:
+            raise InputError(f"sequences of {ids.shape[1]} tokens: the network takes 1 to {most}")
+        if can_look(ids) and ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < len(self.vocabulary):
+            wrong = f"ids from {int(ids.min())} to {int(ids.max())}"
+            raise InputError(f"{wrong}: the vocabulary has the ids 0 to {len(self.vocabulary) - 1}")
+        if lengths is None:
+            return ids, ids.new_full((len(ids),), ids.shape[1]), flat
+        if not isinstance(lengths, Tensor) or lengths.dtype not in INTEGERS or lengths.numel() != len(ids):
+            raise InputError(
+                f"lengths are one whole number for each of {len(ids)} sequences: got {lengths!r}"
+            )
+        lengths = lengths.reshape(-1).long()
+        if (
+            can_look(lengths)
+            and lengths.numel()
+            and not 1 <= int(lengths.min()) <= int(lengths.max()) <= ids.shape[1]
+        ):
+            raise InputError(f"lengths must be 1 to {ids.shape[1]}: got {lengths.tolist()[:8]}")
+        return ids, lengths, flat
+
+
+def token_network(record: Record) -> TokenNetwork:
+    """The network of a file."""
+    program, numbers = record.tokens
+    return TokenNetwork(numbers, program, record.certificate)
+
+
+def digests_of(numbers: TokenNumbers, program: TokenProgram) -> Mapping[str, str]:
+    """What a certificate identifies a token network by."""
+    return {**numbers.digests(), "program": seal(program_to_json(program))}

@@ -1,0 +1,262 @@
+"""A token program: nodes over a vocabulary and a largest length, with their domains."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from attnc.errors import InputError
+from attnc.program.tokens.nodes import (
+    Count,
+    Get,
+    Index,
+    Linear,
+    Map,
+    Mean,
+    Node,
+    Predicate,
+    Token,
+    Value,
+    arguments,
+    references,
+)
+
+MOST_VALUES = 1 << 17  # of a domain
+MOST_LENGTH = 512
+Domain = tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenProgram:
+    """What a token network computes: `output` names the node whose value is the output at each position.
+
+    Sequences have 1 to `length` tokens of `vocabulary`. If `causal`, every key is at or before its query. `names` are the names
+    of the nodes, for people."""
+
+    vocabulary: tuple[str | int, ...]
+    length: int
+    causal: bool
+    nodes: tuple[Node, ...]
+    names: tuple[str, ...]
+    output: int
+
+    def __post_init__(self) -> None:
+        _check_vocabulary(self.vocabulary)
+        if type(self.length) is not int or not 0 < self.length <= MOST_LENGTH:
+            raise InputError(
+                f"max_len={self.length!r}: give a positive whole number of at most {MOST_LENGTH}"
+            )
+        if type(self.causal) is not bool:
+            raise InputError(f"causal={self.causal!r}: give True or False")
+        if len(self.names) != len(self.nodes) or not all(type(name) is str for name in self.names):
+            raise InputError(f"{len(self.nodes)} nodes need as many names")
+        if type(self.output) is not int or not 0 <= self.output < len(self.nodes):
+            raise InputError(f"the output is node {self.output!r} of {len(self.nodes)}")
+        for at, node in enumerate(self.nodes):
+            if any(type(n) is not int or not 0 <= n < at for n in references(node)):
+                raise InputError(f"{self.title(at)} reads {references(node)}: expected earlier nodes")
+        for at in range(len(self.nodes)):
+            self._check_node(at)
+
+    def extended(self, node: Node, name: str) -> TokenProgram:
+        """The program with one more node, which is its output; the domains of the others are not derived again."""
+        longer = TokenProgram.__new__(TokenProgram)
+        fields = {name: value for name, value in vars(self).items() if name not in ("places", "positional")}
+        at = len(self.nodes)
+        longer.__dict__.update(fields, nodes=(*self.nodes, node), names=(*self.names, name), output=at)
+        longer.__dict__["domains"] = (*self.domains, longer._domain(at, self.domains))
+        longer._check_node(at)
+        return longer
+
+    def renamed(self, names: tuple[str, ...]) -> TokenProgram:
+        """The same program with other names."""
+        other = TokenProgram.__new__(TokenProgram)
+        other.__dict__.update({**vars(self), "names": names})
+        return other
+
+    def closure(self, at: int) -> frozenset[int]:
+        """A node and all that it reads, at any position."""
+        found: set[int] = set()
+        todo = [at]
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += references(self.nodes[node])
+        return frozenset(found)
+
+    def title(self, at: int) -> str:
+        """The kind and the name of a node."""
+        kind = type(self.nodes[at]).__name__.lower()
+        return f"{kind} {self.names[at]!r}" if self.names[at] else f"{kind} {at}"
+
+    @cached_property
+    def domains(self) -> tuple[Domain, ...]:
+        """The values that each node can take, or more. Those of nodes that do not depend on tokens are exact."""
+        found: list[Domain] = []
+        for at in range(len(self.nodes)):
+            found.append(self._domain(at, found))
+        return tuple(found)
+
+    @cached_property
+    def positional(self) -> tuple[bool, ...]:
+        """Whether a node depends on the index and the length of the sequence alone."""
+        found: list[bool] = []
+        for node in self.nodes:
+            found.append(not isinstance(node, Token) and all(found[n] for n in references(node)))
+        return tuple(found)
+
+    def atoms(self, at: int) -> tuple[int, ...]:
+        """The nodes that are not elementwise which the value of a node at a position is a function of."""
+        node = self.nodes[at]
+        if not isinstance(node, (Map, Linear)):
+            return (at,)
+        return tuple(sorted({atom for arg in arguments(node) for atom in self.atoms(arg)}))
+
+    @cached_property
+    def places(self) -> tuple[dict[Value, int], ...]:
+        """The place of each value in the domain of its node."""
+        return tuple({value: i for i, value in enumerate(domain)} for domain in self.domains)
+
+    def at_positions(self, at: int) -> dict[tuple[int, int], Value]:
+        """The values of a positional node: (index, length) → value."""
+        return _at_positions(self, at, self.places)
+
+    def _domain(self, at: int, before: Sequence[Domain]) -> Domain:
+        node = self.nodes[at]
+        if isinstance(node, Token):
+            return self.vocabulary
+        if isinstance(node, Index):
+            return tuple(range(self.length))
+        if isinstance(node, Map):
+            return ordered(node.table)
+        if self.positional[at]:
+            places = [{value: i for i, value in enumerate(domain)} for domain in before]
+            return ordered(_at_positions(self, at, places).values())
+        if isinstance(node, Linear):
+            return _sums(node, before)
+        if isinstance(node, Count):
+            return tuple(range(self.length + 1))
+        if isinstance(node, Mean):
+            return _means(node, before[node.value], self.length)
+        extra = () if node.default is None else (node.default,)
+        return ordered((*before[node.value], *extra))
+
+    def _check_node(self, at: int) -> None:
+        """Raise unless a node fits the domains of what it reads."""
+        node, domains = self.nodes[at], self.domains
+        if isinstance(node, Map):
+            size = math.prod(len(domains[n]) for n in node.args)
+            if not node.args or len(node.table) != size or size > MOST_VALUES:
+                raise InputError(f"{self.title(at)}: {len(node.table)} values for {size} arguments")
+        if isinstance(node, Linear):
+            wholes = (*node.coefficients, node.constant)
+            if len(node.args) != len(node.coefficients) or {type(c) for c in wholes} != {int}:
+                raise InputError(f"{self.title(at)}: expected a whole coefficient for each of {node.args}")
+            self._check_numbers(at, node.args)
+        if isinstance(node, (Count, Mean, Get)):
+            for predicate in node.where:
+                self._check_predicate(at, predicate)
+        if isinstance(node, Mean):
+            self._check_numbers(at, [node.value])
+            if type(node.default) is not int or any(v.denominator != 1 for v in numbers(domains[node.value])):
+                raise InputError(f"{self.title(at)}: the mean is of whole numbers, with a whole default")
+        if isinstance(node, Get):
+            if node.tie not in (None, "first", "last"):
+                raise InputError(f"{self.title(at)}: tie={node.tie!r}: give 'first', 'last' or None")
+            if node.prefer is not None:
+                self._check_numbers(at, [node.prefer])
+            if type(node.default) not in (str, int, bool, type(None)):
+                raise InputError(f"{self.title(at)}: default={node.default!r}: give a token or a number")
+
+    def _check_numbers(self, at: int, args: Iterable[int]) -> None:
+        for n in args:
+            if not all(isinstance(v, (int, Fraction)) for v in self.domains[n]):
+                kind = f"{self.title(n)} has the values {self.domains[n][:4]}"
+                raise InputError(f"{self.title(at)} takes numbers: {kind}")
+
+    def _check_predicate(self, at: int, p: Predicate) -> None:
+        rows, columns = (1 if n is None else len(self.domains[n]) for n in (p.query, p.key))
+        table = p.table
+        if len(table) != rows or any(len(row) != columns for row in table):
+            raise InputError(f"{self.title(at)}: a predicate needs a table of {rows} rows, {columns} columns")
+        if {type(x) for row in table for x in row} - {bool}:
+            raise InputError(f"{self.title(at)}: a predicate must be True or False for every pair of values")
+
+
+def numbers(domain: Domain) -> list[Fraction]:
+    """The values of a domain of numbers, exactly."""
+    return [Fraction(v) for v in domain if isinstance(v, (int, Fraction))]
+
+
+def ordered(values: Iterable[Value]) -> Domain:
+    """The distinct values in a fixed order: numbers by size, then strings. Raises if True and 1 are both among them."""
+    kinds = {(type(v).__name__, v) for v in values}
+    distinct = {v for _, v in kinds}
+    if len(distinct) != len(kinds):
+        both = ", ".join(sorted(repr(v) for _, v in kinds))
+        raise InputError(f"the values {both} mix True with 1, or False with 0: use one of them")
+    strange = [v for v in distinct if type(v) not in (str, int, bool, Fraction)]
+    if strange or not distinct:
+        shown = repr(strange[0]) if strange else "none"
+        raise InputError(f"a variable has the value {shown}: use strings, whole numbers, True and False")
+    if len(distinct) > MOST_VALUES:
+        raise InputError(f"a variable has {len(distinct):,} values: at most {MOST_VALUES:,} are supported")
+    return tuple(sorted(distinct, key=lambda v: (isinstance(v, str), v)))
+
+
+def _at_positions(
+    program: TokenProgram, at: int, places: Sequence[Mapping[Value, int]]
+) -> dict[tuple[int, int], Value]:
+    from attnc.program.tokens.interpret import columns
+
+    found: dict[tuple[int, int], Value] = {}
+    for length in range(1, program.length + 1):
+        values = columns(program, [program.vocabulary[0]] * length, at, places)[at]
+        found |= {(i, length): value for i, value in enumerate(values)}
+    return found
+
+
+def _check_vocabulary(vocabulary: Any) -> None:
+    if not isinstance(vocabulary, tuple) or not vocabulary:
+        raise InputError(f"the vocabulary is {vocabulary!r}: give at least one token")
+    if {type(v) for v in vocabulary} not in ({str}, {int}) or len(set(vocabulary)) != len(vocabulary):
+        raise InputError("the tokens of a vocabulary are distinct strings, or distinct whole numbers")
+
+
+def _sums(node: Linear, before: Sequence[Domain]) -> Domain:
+    found = {Fraction(node.constant)}
+    words = [v for n in node.args for v in before[n] if isinstance(v, str)]
+    if words:
+        raise InputError(f"the value {words[0]!r} is not a number: map the variable to numbers, then add")
+    for n, c in zip(node.args, node.coefficients, strict=True):
+        if len(found) * len(before[n]) > 8 * MOST_VALUES:
+            raise InputError(
+                f"a sum has up to {len(found) * len(before[n]):,} values: use a smaller vocabulary, length, or coefficients"
+            )
+        found = {a + c * b for a, b in itertools.product(found, numbers(before[n]))}
+    return ordered(whole(v) for v in found)
+
+
+def _means(node: Mean, values: Domain, length: int) -> Domain:
+    """Every p/c of at most `length` whole numbers between the least and the largest value, and the default."""
+    known = numbers(values)
+    if len(known) < len(values):
+        raise InputError(
+            f"the values {values[:4]} are not numbers: map them to whole numbers, then take the mean"
+        )
+    lo, hi = math.floor(min(known)), math.ceil(max(known))
+    if (hi - lo) * length * length > 8 * MOST_VALUES:
+        raise InputError(f"a mean over {length} positions of values from {lo} to {hi} has too many values")
+    found = {Fraction(p, c) for c in range(1, length + 1) for p in range(c * lo, c * hi + 1)}
+    return ordered(whole(v) for v in found | {Fraction(node.default)})
+
+
+def whole(x: Fraction) -> Value:
+    """A whole number as an int."""
+    return x.numerator if x.denominator == 1 else x

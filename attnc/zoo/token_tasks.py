@@ -1,0 +1,219 @@
+"""The token tasks of the zoo: programs and the mechanism of each in words."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnc.frontends.tokens import ProgramBuilder, Variable, program
+
+
+@dataclass(frozen=True)
+class TokenTask:
+    """A task: how to build its program for a vocabulary size and a length, what it computes, how, and an example."""
+
+    build: Callable[[int, int], tuple[ProgramBuilder, Variable]]
+    vocabulary: int
+    length: int
+    computes: str
+    mechanism: str
+    example: tuple[int, ...]  # places of tokens in the vocabulary
+    fixed_vocabulary: bool = False
+    most_vocabulary: int = 26
+
+    @property
+    def tokens(self) -> tuple[str | int, ...]:
+        """The tokens of the example."""
+        vocabulary = self.build(self.vocabulary, self.length)[0].known.vocabulary
+        return tuple(vocabulary[j] for j in self.example)
+
+
+def _letters(size: int, length: int, causal: bool = False) -> ProgramBuilder:
+    return program("abcdefghijklmnopqrstuvwxyz"[:size], length, causal)
+
+
+def copy_previous(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The token before each position."""
+    p = _letters(size, length, causal=True)
+    return p, p.get(p.indices == p.indices.q - 1, p.tokens, default="-", name="previous")
+
+
+def reverse(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The sequence backwards."""
+    p = _letters(size, length)
+    return p, p.get(p.indices == p.length.q - 1 - p.indices.q, p.tokens, name="opposite")
+
+
+def histogram(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """How often the token of each position occurs."""
+    p = _letters(size, length)
+    return p, p.count(p.tokens == p.tokens.q, name="occurrences")
+
+
+def double_histogram(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """At how many positions the token occurs as often as the one here."""
+    p = _letters(size, length)
+    occurrences = p.count(p.tokens == p.tokens.q, name="occurrences")
+    return p, p.count(occurrences == occurrences.q, name="as frequent")
+
+
+def sort(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The tokens in order, with duplicates."""
+    p = _letters(size, length)
+    t, i = p.tokens, p.indices
+    smaller = p.count(t < t.q, name="smaller")
+    equal = p.count((t == t.q) & (i < i.q), name="equal before")
+    rank = p.named("rank", smaller + equal)
+    return p, p.get(rank == i.q, t, default="-", tie="last", name="sorted")
+
+
+def induction(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The token that followed the last earlier occurrence of the present token."""
+    p = _letters(size, length, causal=True)
+    previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="-", name="previous")
+    return p, p.get(previous == p.tokens.q, p.tokens, default="-", tie="last", name="induction")
+
+
+def dyck_1(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """Whether brackets of one kind are balanced."""
+    p = program("()", length)
+    height = p.tokens.map({"(": 1, ")": -1}.__getitem__, name="height")
+    balance = p.mean(p.indices <= p.indices.q, height, name="mean height up to here")
+    total = p.mean(True, height, name="mean height")
+    negative = p.named("below 0", balance.map(lambda x: x < 0))
+    never = ~p.exists(negative, name="some below 0")
+    return p, never & p.named("total is 0", total == 0)
+
+
+def dyck_2(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """Whether brackets of two kinds are balanced and matched.
+
+    A closing bracket at depth d matches the last position before it at depth d that opens."""
+    p = program("()[]", length)
+    t, i = p.tokens, p.indices
+    opening = p.named("opens", t.map(lambda x: x in "(["))
+    before = p.count(opening & (i < i.q), name="opened before")
+    after = p.count(opening & (i <= i.q), name="opened")
+    depth = p.named("depth", (before + after - i).map(lambda d: max(-1, min(d, length))))
+    partner = p.get((depth == depth.q) & (i < i.q) & opening, t, default="-", tie="last", name="partner")
+    pairs = {")": "(", "]": "["}
+    wrong = p.map(lambda x, y: x in pairs and y != pairs[x], t, partner)
+    height = t.map(lambda x: 1 if x in "([" else -1, name="height")
+    total = p.mean(True, height, name="mean height")
+    never = ~p.exists(p.named("mismatch", wrong), name="some mismatch")
+    return p, never & p.named("total is 0", total == 0)
+
+
+def modular_addition(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """(previous token + token) mod V, the first token alone."""
+    p = program(range(size), length, causal=True)
+    previous = p.get(p.indices == p.indices.q - 1, p.tokens, default=0, name="previous")
+    return p, p.named("sum mod", p.named("sum", previous + p.tokens) % size)
+
+
+def parity(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The parity of the ones up to each position."""
+    p = program([0, 1], length, causal=True)
+    ones = p.count(p.tokens == 1, name="ones")
+    return p, p.named("parity", ones % 2)
+
+
+def most_frequent(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """The most frequent token; of several, the first in the vocabulary."""
+    p = _letters(size, length)
+    occurrences = p.count(p.tokens == p.tokens.q, name="occurrences")
+    places = {token: j for j, token in enumerate(p.known.vocabulary)}
+    order = p.named("order", occurrences * size - p.tokens.map(places.__getitem__))
+    return p, p.get(True, p.tokens, prefer=order, tie="first", name="most frequent")
+
+
+def random_table(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+    """A fixed random function of the previous token and the token."""
+    draw = random.Random(0)
+    p = _letters(size, length, causal=True)
+    table = {(a, b): draw.choice(p.known.vocabulary) for a in p.known.vocabulary for b in p.known.vocabulary}
+    previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="a", name="previous")
+    return p, p.map(lambda a, b: table[a, b], previous, p.tokens, name="table")
+
+
+TASKS: dict[str, TokenTask] = {
+    "copy-previous": TokenTask(
+        copy_previous, 4, 9, "the token before each position, '-' at the first",
+        "One head compares indices: the key with the index before that of the query scores highest. At the first position no key "
+        "is selected and BOS, which carries '-', wins.",
+        (0, 1, 2, 3),
+    ),
+    "reverse": TokenTask(
+        reverse, 4, 9, "the sequence backwards",
+        "The first head averages the index over all positions, which is (length - 1)/2. The second scores -(k - s)² for the "
+        "key's index k and s = length - 1 - index, up to a term that all keys share: the opposite position wins.",
+        (0, 1, 2, 3),
+    ),
+    "histogram": TokenTask(
+        histogram, 4, 9, "how often the token of each position occurs in the sequence",
+        "Keys with the same token tie with BOS, which gets the weight 1/(1 + count). The unembedding is a family of lines in "
+        "this number: the line of the right count is the highest.",
+        (0, 1, 0, 0, 2),
+    ),
+    "double-histogram": TokenTask(
+        double_histogram, 4, 9, "at how many positions the token occurs as often as the one here",
+        "The head of the histogram, then step heads that turn 1/(1 + count) into a one-hot count, then the head of the histogram "
+        "again, on counts.",
+        (0, 1, 0, 1, 2),
+    ),
+    "sort": TokenTask(
+        sort, 4, 8, "the tokens in order, duplicates included",
+        "Two heads count the smaller tokens and the equal ones before. Step heads make both counts exact, a second layer of step "
+        "heads makes their sum, the rank, one-hot. The last head copies the token whose rank is the index of the query.",
+        (3, 0, 2, 0),
+    ),
+    "induction": TokenTask(
+        induction, 4, 9, "the token that followed the last earlier occurrence of the present token, '-' if there is none",
+        "The first head copies the previous token. The second selects the last key whose previous token is the query's token, "
+        "and copies the key's token.",
+        (0, 1, 2, 0, 1),
+    ),
+    "dyck-1": TokenTask(
+        dyck_1, 2, 16, "whether the brackets are balanced, at every position",
+        "Two heads average +1 for '(' and -1 for ')': up to each position, and over all. Step heads compare with 0. A third "
+        "layer looks for a position below 0. The unembedding combines both answers.",
+        (0, 0, 1, 1, 0, 1), fixed_vocabulary=True,
+    ),
+    "dyck-2": TokenTask(
+        dyck_2, 4, 8, "whether brackets of two kinds are balanced and matched",
+        "Heads count opening brackets before and up to each position. Step heads make the counts exact and combine them to the "
+        "depth. One head finds the partner of a bracket: the last opening one before it at the same depth. Further heads look "
+        "for a mismatch, and whether the total is 0.",
+        (0, 2, 3, 1), fixed_vocabulary=True,
+    ),
+    "add-mod-7": TokenTask(
+        modular_addition, 7, 2, "(previous token + token) mod 7",
+        "One head copies the previous token. Its number and that of the token add up to s. One step head tells whether s >= 7, "
+        "and the unembedding reads s - 7·[s >= 7].",
+        (5, 6), most_vocabulary=256,
+    ),
+    "add-mod-113": TokenTask(
+        modular_addition, 113, 2, "(previous token + token) mod 113",
+        "As add-mod-7: two layers of one head each.",
+        (100, 50), most_vocabulary=256,
+    ),
+    "parity": TokenTask(
+        parity, 2, 16, "the parity of the ones up to each position",
+        "Ones tie with BOS, whose weight is 1/(1 + count). One step head for each count says whether it is reached; the parity "
+        "is the alternating sum of these bits.",
+        (1, 0, 1, 1), fixed_vocabulary=True,
+    ),
+    "most-frequent": TokenTask(
+        most_frequent, 4, 9, "the most frequent token, at every position; of several, the first in the vocabulary",
+        "The head of the histogram and step heads give exact counts. The last head prefers large counts, then small tokens, then "
+        "early positions, all in one whole number.",
+        (1, 0, 1, 2),
+    ),
+    "random-table": TokenTask(
+        random_table, 6, 4, "a fixed random function of the previous token (at first 'a') and the token",
+        "One head copies the previous token. Both tokens are one number, 6·a + b. One step head for each change of the function "
+        "along this number.",
+        (0, 5, 3),
+    ),
+}  # fmt: skip

@@ -1,0 +1,107 @@
+"""Mutations of the checker of token networks, and of the code that compiles them."""
+
+from __future__ import annotations
+
+from mutations.mutation import Mutation
+
+RULES = "tests/check/test_token_rules.py"
+CHECK = "tests/check/test_tokens.py"
+HEADS, STATES, TOP = (f"attnc/check/{name}.py" for name in ("token_heads", "token_states", "tokens"))
+LOWER = "attnc/lower/tokens.py"
+FRONT = "tests/frontends/test_tokens.py"
+NETWORK = "tests/network/test_tokens.py"
+
+TOKENS = [
+    Mutation(
+        "tokens: BOS", HEADS, "        if not self.program.causal:\n            self._check_bos(head)\n", "",
+        "BOS may attend to data", (f"{RULES}::test_bos_must_attend_to_itself_unless_a_mask_makes_it",),
+    ),
+    Mutation(
+        "tokens: steps near 0", HEADS, "up, down = np.asarray(s.lo[:, 0] >= self.gap, bool)",
+        "up, down = np.asarray(s.lo[:, 0] >= 1, bool)", "a step may be near its threshold",
+        (f"{RULES}::test_scores_of_a_step_keep_their_distance",),
+    ),
+    Mutation(
+        "tokens: values of a step", HEADS, "if self._keys(head, states).any() or v.errors is not None or v.values.any():",
+        "if v.errors is not None or v.values.any():", "keys of a step may score",
+        (f"{RULES}::test_values_of_a_step_and_of_a_count_are_0_at_data",),
+    ),
+    Mutation(
+        "tokens: ties of a count", HEADS, "if ((pairs.scores.values != pairs.bos.values) & pairs.hits).any():", "if False:",
+        "selected keys need not tie with BOS", (f"{RULES}::test_ties_of_a_count_are_exact",),
+    ),
+    Mutation(
+        "tokens: ties of a mean", HEADS, "            _check_ties(pairs)\n", "", "a mean may be uneven",
+        (f"{RULES}::test_selected_keys_tie_in_a_mean",),
+    ),
+    Mutation(
+        "tokens: default of a mean", HEADS, "if any(int(result[c]) != node.default for c in columns):", "if False:",
+        "a mean may have another default", (f"{RULES}::test_means_have_their_default_and_their_values",),
+    ),
+    Mutation(
+        "tokens: values of a mean", HEADS, "if not bool(np.all(v.values[:, used][:, 0] == expected)):", "if False:",
+        "a mean may be of other values", (f"{RULES}::test_means_have_their_default_and_their_values",),
+    ),
+    Mutation(
+        "tokens: one key", HEADS, "if not zero and not _one_index(pairs):", "if False:", "several keys may be selected",
+        (f"{RULES}::test_the_order_of_ties_is_that_of_the_program",),
+    ),
+    Mutation(
+        "tokens: a key exists", HEADS, "                _check_exists(pairs, self.program.causal)\n", "",
+        "there may be no key", (f"{RULES}::test_a_default_is_needed_unless_there_is_always_a_key",),
+    ),
+    Mutation(
+        "tokens: encoding", HEADS, "            if (rows != first).any():", "            if False:",
+        "the value may depend on other things", (f"{RULES}::test_values_are_those_of_the_node",),
+    ),
+    Mutation(
+        "tokens: written twice", STATES, "        if coordinate in self.written:", "        if False:",
+        "two heads may write a coordinate", (f"{RULES}::test_a_coordinate_is_written_once",),
+    ),
+    Mutation(
+        "tokens: whole numbers", STATES, "if (np.abs(x) @ np.abs(whole)).max(initial=0) >= self.limit:", "if False:",
+        "whole numbers may exceed 1/u", (f"{RULES}::test_whole_numbers_stay_below_the_limit",),
+    ),
+    Mutation(
+        "tokens: rounding of products", STATES, "errors @ abs(exact) + self.rounding(sizes, terms))", "errors @ abs(exact))",
+        "products do not round", (f"{RULES}::test_errors_of_products_contain_what_runs_and_are_not_wide",),
+    ),
+    Mutation(
+        "tokens: errors of inputs", STATES, "errors @ abs(exact) + self.rounding(sizes, terms))", "self.rounding(sizes, terms))",
+        "inputs of products are exact", (f"{RULES}::test_errors_of_products_contain_what_runs_and_are_not_wide",),
+    ),
+    Mutation(
+        "tokens: underflow", STATES, " + (2 * terms + 1) * Fraction(self.arithmetic.tiny)", "", "nothing underflows",
+        (f"{RULES}::test_underflow_and_overflow_are_counted",),
+    ),
+    Mutation(
+        "tokens: logits", TOP, "if least is None or not least > 0:", "if least is None or not least > -2:",
+        "logits may tie", (f"{RULES}::test_logits_that_tie_are_refused",),
+    ),
+    Mutation(
+        "tokens: defined", TOP, "            if node.default is None or not one:", "            if False:",
+        "a selection without a head may be undefined", (f"{FRONT}::test_what_cannot_be_proved_is_refused",),
+    ),
+    Mutation(
+        "tokens: domain of the certificate", TOP, "if certificate.holds_for != domain or certificate.dtype != numbers.dtype:",
+        "if certificate.dtype != numbers.dtype:", "the domain is not compared",
+        (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+    ),
+    Mutation(
+        "tokens: digests of the certificate", TOP, 'if certificate.digests != {**numbers.digests(), "program": program_seal}:',
+        "if False:", "a certificate fits any numbers", (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+    ),
+    Mutation(
+        "tokens: margin", TOP, 'if certificate.facts["margin"] > proof.margin:', "if False:", "any margin may be stated",
+        (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+    ),
+    Mutation(
+        "tokens: mask of lengths", "attnc/network/tokens.py", "hidden = (at > lengths[:, None])[:, None, None]",
+        "hidden = (at > lengths.max())[None, None, None]", "padding is attended to", (f"{NETWORK}::test_batches_and_padding",),
+    ),
+    Mutation(
+        "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap",
+        "return _joined(pairs), unit * len(node.where)",
+        "BOS ties with selected keys", (f"{FRONT}::test_expressions",),
+    ),
+]  # fmt: skip

@@ -1,0 +1,191 @@
+"""docs/zoo.md: the models of the zoo, their heads and pictures; and the tables of docs/tokens.md from results/tokens.json.
+
+python benchmarks/zoo.py      half a minute
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
+
+from pages import one_thread, put, write  # noqa: E402
+
+one_thread()
+
+from attnc import zoo  # noqa: E402
+from attnc.network.token_text import WORDS  # noqa: E402
+from attnc.plot import canvas, token_attention  # noqa: E402
+from attnc.tokens import TokenNetwork  # noqa: E402
+from attnc.zoo import token_tasks  # noqa: E402
+from tests.zoo.references import REFERENCES, batches, wrong  # noqa: E402
+
+PAGE, TOKENS, IMG = ROOT / "docs" / "zoo.md", ROOT / "docs" / "tokens.md", ROOT / "docs" / "img"
+RESULTS, TRACR = (ROOT / "benchmarks" / "results" / name for name in ("tokens.json", "tracr.json"))
+INTRO = """# The zoo
+
+Thirteen attention-only transformers whose mechanism is known. Each is compiled from a [token program](tokens.md) and
+**proved**: for every sequence up to its length, the output token is the program's.
+
+```python
+>>> from attnc import zoo
+>>> net = zoo.load("induction")                    # vocabulary= and length= change its size, dtype= its arithmetic
+>>> "".join(net.run("abcab")), net.certificate.proved
+('---bc', True)
+>>> p, output = zoo.program("induction")           # the program, to change it
+>>> p.interpret(output, "abcab")
+['-', '-', '-', 'b', 'c']
+
+```
+
+```console
+$ attnc zoo list
+$ attnc zoo show induction --plot induction.png
+$ attnc zoo save induction -o induction.safetensors && attnc verify induction.safetensors
+```
+
+`python benchmarks/zoo.py` writes this page. In the pictures, rows are queries and columns are keys; the first of each is BOS, a
+position that the network adds. At most eight heads are drawn. V is the number of tokens, n the largest length, d_model the number
+of coordinates.
+"""
+
+
+def heads_table(net: TokenNetwork) -> str:
+    """One row for each head; steps of a layer share one."""
+    rows = ["| layer | heads | what they do |", "|---|---|---|"]
+    for i, layer in enumerate(net.numbers().layers):
+        for role in layer.roles:
+            if role.kind != "step":
+                rows.append(f"| {i} | {role.kind} *{role.name}* | {WORDS[role.kind]} |")
+        steps = [role.name for role in layer.roles if role.kind == "step"]
+        if steps:
+            shown = ", ".join(f"*{name}*" for name in steps[:2]) + (", …" if len(steps) > 2 else "")
+            rows.append(f"| {i} | {len(steps)} step{'s' * (len(steps) > 1)}: {shown} | {WORDS['step']} |")
+    return "\n".join(rows)
+
+
+def blocks_of(net: TokenNetwork) -> str:
+    """The coordinates, one entry for each block."""
+    found: dict[str, int] = {}
+    for name in net.coordinates:
+        key = (
+            name.split(" >= ")[0] + " >= …" if " >= " in name else name.split("=")[0] if "=" in name else name
+        )
+        found[key] = found.get(key, 0) + 1
+    return ", ".join(f"`{name}`" + (f" × {count}" if count > 1 else "") for name, count in found.items())
+
+
+def section(name: str) -> str:
+    """A model: program, mechanism, heads, coordinates, picture, certificate."""
+    task, net = zoo.about(name), zoo.load(name)
+    picture = IMG / f"zoo_{name}.png"
+    token_attention(net, sequence=task.tokens, path=picture)
+    source = inspect.getsource(task.build).split('"""', 2)[2].strip("\n")
+    given = "".join(map(str, task.tokens)) if isinstance(task.tokens[0], str) else list(task.tokens)
+    return "\n\n".join(
+        (
+            f"## {name}",
+            f"Computes {task.computes}. V = {task.vocabulary}, n = {task.length}, d_model = {len(net.coordinates)}.",
+            f"**Mechanism.** {task.mechanism}",
+            f"```text\n{source}\n```",
+            heads_table(net),
+            f"Coordinates: {blocks_of(net)}.",
+            f"![attention of {name} on {given}](img/{picture.name})",
+            f"For `{given}` the outputs are `{net.run(task.tokens)}`.",
+            f"```text\n{net.certificate}\n```",
+        )
+    )
+
+
+def overview() -> str:
+    rows = ["| model | computes | V, n | heads in each layer | d_model |", "|---|---|---|---|---|"]
+    for name in zoo.names():
+        task, net = zoo.about(name), zoo.load(name)
+        heads = ", ".join(str(n) for n in net.certificate.facts["layers"])
+        link = f"[{name}](#{name})"
+        rows.append(
+            f"| {link} | {task.computes} | {task.vocabulary}, {task.length} | {heads} | {len(net.coordinates)} |"
+        )
+    return "\n".join(rows)
+
+
+def results(stored: dict[str, Any]) -> str:
+    """The tables of docs/tokens.md."""
+    rows = [
+        "| model | V, n | sequences | wrong (float32) | wrong (float64) | numbers that are not 0 |",
+        "|---|---|---|---|---|---|",
+    ]
+    by = {(r["task"], r["dtype"]): r for r in stored["sequences"]}
+    for name in zoo.names():
+        a, b = by[name, "float32"], by[name, "float64"]
+        rows.append(
+            f"| {name} | {a['vocabulary']}, {a['length']} | {a['sequences']:,} | {a['wrong']} | {b['wrong']} | {a['nonzero']:,} |"
+        )
+    at = ["| model | V, n | dtype | status | pairs of states | checked in |", "|---|---|---|---|---|---|"]
+    for r in stored["length"]:
+        sizes = f"{r['vocabulary']}, {r['length']}"
+        at.append(
+            f"| {r['task']} | {sizes} | {r['dtype']} | {r['status']} | {r['pairs']:,} | {r['checked']:.1f} s |"
+        )
+    mutants = stored["mutants"]
+    total = {
+        key: sum(m[key] for m in mutants)
+        for key in ("mutants", "really wrong", "accepted", "wrong and accepted")
+    }
+    return "\n\n".join(
+        (
+            "All sequences of 1 to n tokens, compared with references in numpy that share nothing with the programs:",
+            "\n".join(rows),
+            "Certificates for more sequences than can be run:",
+            "\n".join(at),
+            f"{total['mutants']:,} random changes of the stored weights of small models (V = 3, n = 4 and similar): "
+            f"{total['really wrong']} are wrong for some sequence, and the checker accepts {total['wrong and accepted']} of "
+            f"these. It accepts {total['accepted']} of the others.",
+            "`python benchmarks/tokens.py` measures this, on one core.",
+        )
+    )
+
+
+def tracr(stored: dict[str, Any]) -> str:
+    """What was run of tracr, and the same tasks here."""
+    rows = [
+        "| program | V, n | sequences | tracr: layers | numbers | wrong | attnc: heads in each layer | numbers | wrong |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in stored["programs"]:
+        name, size, length = r["program"], r["vocabulary"], r["length"]
+        fixed = zoo.about(name).fixed_vocabulary
+        net = zoo.load(name, vocabulary=None if fixed else size, length=length)
+        bad = sum(wrong(net, REFERENCES[name], X) for X in batches(size, length))
+        numbers, heads = sum(t.numel() for t in net.state_dict().values()), net.certificate.facts["layers"]
+        layers = f"{r['layers']} of attention, {r['layers']} MLPs"
+        rows.append(
+            f"| {name} | {size}, {length} | {r['sequences']:,} | {layers} | {r['numbers']:,} | {r['wrong']} | "
+            f"{', '.join(map(str, heads))} | {numbers:,} | {bad} |"
+        )
+    how = (
+        f"Programs of tracr's own library (`shift_by`, `make_reverse`, `make_hist`, `make_sort`, `make_shuffle_dyck`), commit "
+        f"{stored['commit']}, jax {stored['jax']}, on all sequences of 1 to n tokens, against tracr's interpreter; numbers count "
+        "as right if they round to the right one. In copy-previous RASP's value at the first position is None; tracr's "
+        "model returns a token there. `benchmarks/tracr_peer.py` measures this; numbers count all stored weights, zeros included."
+    )
+    return "\n".join(rows) + "\n\n" + how
+
+
+def main() -> None:
+    canvas.DOTS_PER_INCH = 80
+    parts = [INTRO, overview(), *(section(name) for name in zoo.names())]
+    write(PAGE, "\n\n".join(part.strip() for part in parts) + "\n")
+    put(TOKENS, "tokens", results(json.loads(RESULTS.read_text())))
+    if TRACR.exists():
+        put(TOKENS, "tracr", tracr(json.loads(TRACR.read_text())))
+
+
+if __name__ == "__main__":
+    main()
+    print(f"wrote {PAGE.name}, {len(list(IMG.glob('zoo_*.png')))} pictures; models: {len(token_tasks.TASKS)}")

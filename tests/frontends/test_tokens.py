@@ -1,0 +1,141 @@
+"""Writing token programs: operators, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+import attnc
+from attnc import tokens
+from attnc.errors import InputError, NotExactError
+from attnc.program.tokens import TokenProgram
+from attnc.records.certificate import Status
+from attnc.records.tokens import program_from_json, program_to_json
+from attnc.tokens import ProgramBuilder, Variable
+
+
+@pytest.fixture
+def p() -> ProgramBuilder:
+    return tokens.program("abc", max_len=4)
+
+
+EXPRESSIONS: list[tuple[str, Callable[[ProgramBuilder], Variable], list[Any]]] = [
+    ("reflected", lambda p: p.get(p.indices == 3 - p.indices.q, p.tokens, default="-"), ["c", "c", "a", "b"]),
+    ("query first", lambda p: p.count(p.indices.q > p.indices), [0, 1, 2, 3]),
+    ("conjunction", lambda p: p.count((p.tokens == "a") & (p.indices <= p.indices.q)), [0, 1, 1, 1]),
+    ("two at the key", lambda p: p.count((p.tokens == "c") & (p.indices > 0)), [2, 2, 2, 2]),
+    ("query alone", lambda p: p.count(p.tokens.q == "c"), [0, 0, 4, 4]),
+    ("or", lambda p: p.count((p.tokens < p.tokens.q) | (p.tokens == p.tokens.q)), [2, 1, 4, 4]),
+    ("not", lambda p: p.count(~(p.tokens == p.tokens.q)), [3, 3, 2, 2]),
+    ("elementwise", lambda p: (p.indices * 2 - 1) % 3, [2, 1, 0, 2]),
+    ("two variables", lambda p: p.map(lambda t, i: f"{t}{i}", p.tokens, p.indices), ["b0", "a1", "c2", "c3"]),
+    (
+        "sum of counts",
+        lambda p: p.count(p.tokens == p.tokens.q) + p.count(p.tokens < p.tokens.q),
+        [2, 1, 4, 4],
+    ),
+    ("mean", lambda p: p.mean(True, p.indices).map(lambda m: 2 * m), [3, 3, 3, 3]),
+    ("mean as it is", lambda p: p.mean(p.indices < 2, p.indices) - 1, [Fraction(-1, 2)] * 4),
+    ("length", lambda p: p.length, [4, 4, 4, 4]),
+    ("exists", lambda p: p.exists(p.tokens > p.tokens.q), [True, True, False, False]),
+    ("all", lambda p: p.count(True), [4, 4, 4, 4]),
+    ("first", lambda p: p.get(p.tokens == p.tokens.q, p.indices, tie="first", default=0), [0, 1, 2, 2]),
+    ("prefer", lambda p: p.get(True, p.tokens, prefer=p.indices % 2, tie="first"), ["a"] * 4),
+    ("product", lambda p: p.indices * p.indices, [0, 1, 4, 9]),
+    ("nothing to compute", lambda p: p.tokens, ["b", "a", "c", "c"]),
+    ("constant", lambda p: p.tokens.map(lambda t: 7), [7, 7, 7, 7]),
+]
+
+
+@pytest.mark.parametrize(("build", "expected"), [e[1:] for e in EXPRESSIONS], ids=[e[0] for e in EXPRESSIONS])
+def test_expressions(
+    p: ProgramBuilder, build: Callable[[ProgramBuilder], Variable], expected: list[Any]
+) -> None:
+    output = build(p)
+    assert p.interpret(output, "bacc") == expected
+    net = p.compile(output)
+    assert net.certificate.proved and net.run("bacc") == expected
+    again = program_from_json(program_to_json(p.program(output)))
+    assert isinstance(again, TokenProgram) and again.domains == p.program(output).domains
+
+
+def test_integers_as_tokens_and_causality() -> None:
+    p = tokens.program([5, 7], max_len=3, causal=True)
+    net = p.compile(p.count(p.tokens == p.tokens.q))
+    assert net.run([5, 5, 7]) == [1, 2, 1]
+    with pytest.raises(InputError):
+        _ = p.length
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda p: tokens.program("", 4), lambda p: tokens.program("aa", 4), lambda p: tokens.program("ab", 0),
+        lambda p: tokens.program(["a", 1], 4), lambda p: tokens.program(3, 4), lambda p: tokens.program("ab", 4, causal=1),
+        lambda p: tokens.program("ab", 10**6), lambda p: tokens.program([1.5], 2),
+        lambda p: p.tokens.map({"a": 1}.__getitem__),
+        lambda p: p.tokens.map(lambda t: None), lambda p: p.tokens.map(lambda t: 1.5),
+        lambda p: p.tokens.map(lambda t: 1 if t == "a" else True),
+        lambda p: p.select(p.tokens, p.tokens, lambda k, q: 1),
+        lambda p: p.select(p.tokens, p.tokens, lambda k, q: {"a": True}[k]),
+        lambda p: p.tokens + 1, lambda p: p.indices + 0.5, lambda p: p.indices + "a", lambda p: p.tokens % 2,
+        lambda p: p.indices.q + p.indices, lambda p: p.tokens and p.indices, lambda p: bool(p.tokens == p.tokens.q),
+        lambda p: p.get(p.indices, p.tokens), lambda p: p.get("a", p.tokens), lambda p: p.get(True, "a"),
+        lambda p: p.get(True, p.tokens, default=[]), lambda p: p.get(True, p.tokens, default=1.5),
+        lambda p: p.get(True, p.tokens, default=0),
+        lambda p: p.get(True, p.indices, default="x"),
+        lambda p: p.get(True, p.tokens, tie="middle"), lambda p: p.get(True, p.tokens, prefer=p.tokens),
+        lambda p: p.mean(True, p.tokens), lambda p: p.mean(True, p.indices, default=0.5),
+        lambda p: p.mean(True, p.mean(True, p.indices)),
+        lambda p: p.count(tokens.program("ab", 3).tokens == "a"), lambda p: p.compile("a"),
+        lambda p: (p.tokens == p.tokens.q) | (p.indices == p.indices.q),
+        lambda p: ~((p.tokens == p.tokens.q) & (p.indices == p.indices.q)),
+        lambda p: p.compile(p.tokens, torch.float16), lambda p: p.compile(p.tokens, claim="certain"),
+        lambda p: p.interpret(p.tokens, "abd"), lambda p: p.interpret(p.tokens, ""), lambda p: p.interpret(p.tokens, "abcab"),
+        lambda p: p.map(lambda *xs: 0, *[p.indices] * 12),
+        lambda p: p.get(p.indices == p.indices.q - 1, p.indices),
+    ],
+)  # fmt: skip
+def test_bad_input(p: ProgramBuilder, bad: Callable[[ProgramBuilder], Any]) -> None:
+    with pytest.raises(InputError):
+        bad(p)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: p.get(p.tokens == p.tokens.q, p.indices, default=0),
+        lambda p: p.get(p.tokens == "a", p.tokens.map(str.upper), tie="last"),
+        lambda p: p.get(p.tokens == "b", p.indices, prefer=p.tokens.map("abc".index), default=0),
+        lambda p: p.get(
+            p.tokens == "a", p.tokens.map(lambda t: 1)
+        ),  # the value is known, but there may be none
+        lambda p: p.map(lambda t, x: t, p.tokens, p.get(p.tokens == p.tokens.q, p.indices, default=0)),
+        lambda p: p.get(True, p.tokens, prefer=p.length, default="-", tie="last"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused(
+    p: ProgramBuilder, build: Callable[[ProgramBuilder], Variable]
+) -> None:
+    with pytest.raises(NotExactError):
+        p.compile(build(p))
+
+
+def test_measured_claims(p: ProgramBuilder) -> None:
+    """Ranks are different, but that is not proved: without tie= the selection is measured."""
+    t, i = p.tokens, p.indices
+    rank = p.count(t < t.q) + p.count((t == t.q) & (i < i.q))
+    output = p.get(rank == i.q, t, default="-")
+    with pytest.raises(NotExactError):
+        p.compile(output)
+    net = p.compile(output, claim="measured")
+    assert net.certificate.status is Status.MEASURED
+    assert net.certificate.facts["points"] == 3 + 9 + 27 + 81 and net.certificate.facts["wrong"] == 0
+    assert net.why_not_certified() is not None and attnc.verify(net).status is Status.UNKNOWN
+    assert net.run("cab") == ["a", "b", "c"]
+    with pytest.raises(NotExactError):  # the program itself has no value for some sequences
+        p.compile(p.get(t == t.q, i, default=0), claim="measured")

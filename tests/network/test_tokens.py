@@ -1,0 +1,155 @@
+"""Token networks as modules: batches, padding, files, and what ends a certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import attnc
+from attnc import tokens, zoo
+from attnc.errors import FileError, InputError
+from attnc.records.certificate import Status
+
+
+@pytest.fixture
+def net() -> tokens.TokenNetwork:
+    return zoo.load("most-frequent", vocabulary=3, length=5)
+
+
+def test_batches_and_padding(net: tokens.TokenNetwork) -> None:
+    sequences = ["a", "bb", "abc", "cabc", "bbbca"]
+    ids = torch.full((5, 5), 2)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = net.encode(sequence)
+    lengths = torch.tensor([len(s) for s in sequences])
+    found = net(ids, lengths).argmax(-1)
+    for row, sequence in enumerate(sequences):
+        assert [net.outputs[i] for i in found[row, : len(sequence)]] == net.run(sequence)
+    assert not net(ids, lengths).isnan().any()
+    assert net(ids[0]).shape == (5, 3) and net(ids[:0]).shape == (0, 5, 3)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        torch.zeros(1, 6, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.tensor([[0, 3]]),
+        torch.tensor([[-1]]), torch.zeros(1, 2), torch.zeros(1, 1, 1, dtype=torch.long), [0, 1], "ab",
+    ],
+)  # fmt: skip
+def test_bad_ids(net: tokens.TokenNetwork, ids: object) -> None:
+    with pytest.raises(InputError):
+        net(ids)
+
+
+@pytest.mark.parametrize(
+    "lengths", [torch.tensor([0]), torch.tensor([3]), torch.tensor([1, 1]), 2, torch.tensor([1.0])]
+)
+def test_bad_lengths(net: tokens.TokenNetwork, lengths: object) -> None:
+    with pytest.raises(InputError):
+        net(torch.zeros(1, 2, dtype=torch.long), lengths)
+
+
+def test_bad_sequences(net: tokens.TokenNetwork) -> None:
+    for sequence in ("", "abcabc", "abd", [0, 1]):
+        with pytest.raises(InputError):
+            net.run(sequence)
+
+
+def test_saved_and_loaded(net: tokens.TokenNetwork, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    net.save(path)
+    again = attnc.load(path)
+    assert isinstance(again, tokens.TokenNetwork)
+    assert again.certificate == net.certificate and again.why_not_certified() is None
+    assert again.run("cabb") == net.run("cabb") and again.coordinates == net.coordinates
+    assert attnc.verify(path) and attnc.verify(again)
+
+
+def test_damaged_files_are_refused(net: tokens.TokenNetwork, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    net.save(path)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'\\"length\\": 5', b'\\"length\\": 4'))
+    with pytest.raises(attnc.AttncError):
+        attnc.load(path)
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(FileError):
+        attnc.verify(path)
+    flipped = bytearray(data)
+    flipped[-4:] = b"\x00\x00\x00\x40"
+    path.write_bytes(bytes(flipped))
+    assert attnc.verify(path).status is Status.UNKNOWN
+    loaded = attnc.load(path)
+    assert isinstance(loaded, tokens.TokenNetwork) and loaded.why_not_certified() is not None
+
+
+def test_changes_end_the_certificate(net: tokens.TokenNetwork) -> None:
+    with torch.no_grad():
+        net.layers[-1].output[0] = 0
+    assert net.why_not_certified() is not None
+    assert attnc.verify(net).status is Status.UNKNOWN
+
+
+def test_hooks_and_casts_end_the_certificate(net: tokens.TokenNetwork) -> None:
+    handle = net.layers[0].register_forward_hook(lambda *_: None)
+    assert net.why_not_certified() is not None and attnc.verify(net).status is Status.UNKNOWN
+    handle.remove()
+    assert net.why_not_certified() is None
+    net.double()
+    assert net.why_not_certified() is not None
+    net.float()
+    assert net.why_not_certified() is None
+    net.half()
+    assert net.why_not_certified() is not None
+
+
+def test_another_program_ends_the_certificate(net: tokens.TokenNetwork) -> None:
+    net.program = zoo.load("histogram", vocabulary=3, length=5).program
+    assert net.why_not_certified() is not None
+    assert attnc.verify(net).status is Status.UNKNOWN
+
+
+def test_attention_is_exact() -> None:
+    net = zoo.load("induction")
+    weights = net.attention(net.encode("abcab"))
+    assert list(weights) == ["0.0 previous", "1.0 induction"]
+    assert weights["1.0 induction"][5].tolist() == [
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+    ]  # at the second b: the c after the first
+    assert weights["0.0 previous"].tolist()[1:] == torch.eye(6)[[0, 1, 2, 3, 4]].tolist()
+    assert net.stream(net.encode("ab")).shape == (3, len(net.coordinates))
+
+
+def test_sdpa_computes_the_same_tokens(net: tokens.TokenNetwork) -> None:
+    """Not certified, but worth knowing: scaled_dot_product_attention with scale 1 gives the same stream."""
+    ids = torch.randint(0, 3, (64, 5), generator=torch.Generator().manual_seed(0))
+    x = net._embedded(ids)
+    for layer in net.layers:
+        q, k, v = (x[:, None] @ getattr(layer, name) for name in ("query", "key", "value"))
+        attended = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
+        x = x + (attended @ layer.output).sum(1)
+    assert torch.equal((x[:, 1:] @ net.unembedding).argmax(-1), net(ids).argmax(-1))
+
+
+def test_flushing_subnormal_numbers_changes_nothing(net: tokens.TokenNetwork) -> None:
+    ids = torch.randint(0, 3, (64, 5), generator=torch.Generator().manual_seed(1))
+    expected = net(ids)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush")
+    try:
+        assert torch.equal(net(ids), expected)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_text(net: tokens.TokenNetwork) -> None:
+    text = net.describe()
+    assert "head 2.0" in text and "occurrences" in text and "heads=[1, 5, 1]" in repr(net)
+    assert "every sequence of 1 to 5 tokens of 3 (363)" in str(net.certificate)
