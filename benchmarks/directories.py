@@ -4,6 +4,7 @@ python benchmarks/directories.py            4 GB in the temporary directory, abo
 python benchmarks/directories.py --quick    a smoke test with a small model; writes to out/ only
 python benchmarks/directories.py --at DIR   another place for the model, which is deleted afterwards
 python benchmarks/directories.py --at DIR --only kills      one stage (one, two, kills, speed-up); the model stays in DIR
+python benchmarks/directories.py --page     the table again, from what is stored
 
 Memory is the peak of the resident memory of the process (of each process, with several jobs), mapped files included, minus that
 of a process which only imports attnc, torch and transformers. Each process computes with one thread; the time of the processor
@@ -231,43 +232,58 @@ def _source(at: Path, sizes: Mapping[str, int]) -> Path:
 
 
 def rows_of(stored: Mapping[str, Found]) -> list[Row]:
-    """The table."""
-    size, gib, one = stored["model"], 2.0**30, stored["one"]
+    """The table, with the stages that are stored."""
+    rows = [_size(stored["model"])]
+    if "one" in stored:
+        rows += _once(stored["one"], stored["model"]["bytes"])
+    digest = stored.get("one", {}).get("digest")
+    if "two" in stored and digest:
+        two = stored["two"]
+        memory = f"{(two['memory'] - stored['one']['imports']) / 2**30:.2f} GiB"
+        rows.append(Row("convert, 2 jobs: memory of a process above the imports", memory, "< 1.5 GB"))
+        rows.append(
+            Row("convert, 2 jobs: bytes against those of 1 job", _same(two["digest"], digest), "same")
+        )
+    if "kills" in stored and digest:
+        kills = stored["kills"]
+        count, ended = len(kills["finished"]), kills["ended"]
+        found = f"{_same(kills['digest'], digest)}; blocks finished at the kills: {', '.join(map(str, kills['finished']))}"
+        found += f"; {ended} runs ended before their kill" if ended else ""
+        rows.append(Row(f"convert, killed {count} times: bytes", found, "same"))
+    return rows + (_speed_up(stored["speed-up"]) if "speed-up" in stored else [])
 
-    def memory(run: Found) -> str:
-        return f"{(run['memory'] - one['imports']) / gib:.2f} GiB"
 
-    def seconds(run: Found) -> str:
-        per = f"{run['cpu']:.0f} s, {run['cpu'] / size['bytes'] * 1e9:.0f} s per GB"
-        return f"{per}; wall clock {run['wall']:.0f} s"
+def _size(model: Found) -> Row:
+    found = f"{model['bytes'] / 1e9:.2f} GB in {model['shards']} files"
+    return Row("numbers stored in bfloat16", found, ">= 4 GB")
 
-    def same(found: Found) -> str:
-        return "same" if found["digest"] == one["digest"] else "different"
 
-    rows = [
-        Row(
-            "numbers stored in bfloat16", f"{size['bytes'] / 1e9:.2f} GB in {size['shards']} files", ">= 4 GB"
-        ),
-        Row("memory of the imports", f"{one['imports'] / gib:.2f} GiB"),
-    ]
+def _once(one: Found, size: int) -> list[Row]:
+    """Memory and time of convert, show and verify."""
+    rows = [Row("memory of the imports", f"{one['imports'] / 2**30:.2f} GiB")]
     for name in ("convert", "show", "verify"):
-        status = f", {one[name]['status']}" if name == "verify" else ""
-        rows.append(Row(f"{name}: memory above the imports", memory(one[name]), "< 1.5 GB"))
-        rows.append(Row(f"{name}: time of the processor", seconds(one[name]) + status))
-    two, kills, small = (stored[name] for name in ("two", "kills", "speed-up"))
-    at_kills = f"blocks finished at the kills: {', '.join(map(str, kills['finished']))}"
-    at_kills += f"; {kills['ended']} runs ended before their kill" if kills["ended"] else ""
+        run, status = one[name], f", {one[name]['status']}" if name == "verify" else ""
+        time = f"{run['cpu']:.0f} s, {run['cpu'] / size * 1e9:.0f} s per GB; wall clock {run['wall']:.0f} s"
+        memory = f"{(run['memory'] - one['imports']) / 2**30:.2f} GiB"
+        rows.append(Row(f"{name}: memory above the imports", memory, "< 1.5 GB"))
+        rows.append(Row(f"{name}: time of the processor", time + status))
+    return rows
+
+
+def _same(found: str, expected: str) -> str:
+    return "same" if found == expected else "different"
+
+
+def _speed_up(small: Found) -> list[Row]:
     best = [min(small[jobs]) for jobs in ("1", "2")]
     turns = sorted(one / two for one, two in zip(small["1"], small["2"], strict=True))
     model = f"{small['bytes'] / 1e6:.0f} MB, {small['layers']} layers"
+    walls = f"{best[0]:.1f} s and {best[1]:.1f} s"
+    ratio = f"{best[0] / best[1]:.2f}; turn by turn {turns[0]:.2f} to {turns[-1]:.2f}"
     return [
-        *rows,
-        Row("convert, 2 jobs: memory of a process above the imports", memory(two), "< 1.5 GB"),
-        Row("convert, 2 jobs: bytes against those of 1 job", same(two), "same"),
-        Row(f"convert, killed {len(kills['finished'])} times: bytes", f"{same(kills)}; {at_kills}", "same"),
-        Row(f"{model}: wall clock of 1 and 2 jobs, fastest of {len(turns)}", f"{best[0]:.1f} s and {best[1]:.1f} s"),
-        Row(f"{model}: speed-up of 2 jobs", f"{best[0] / best[1]:.2f}; turn by turn {turns[0]:.2f} to {turns[-1]:.2f}"),
-    ]  # fmt: skip
+        Row(f"{model}: wall clock of 1 and 2 jobs, fastest of {len(turns)}", walls),
+        Row(f"{model}: speed-up of 2 jobs", ratio),
+    ]
 
 
 def speed_up(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
@@ -308,11 +324,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--at", type=Path)
     parser.add_argument("--only", choices=STAGES)
+    parser.add_argument("--page", action="store_true", help="write the table from what is stored")
     given = parser.parse_args()
     one_thread()
-    at = Path(tempfile.mkdtemp(dir=given.at)) if given.only is None else given.at
     where = ROOT / ("out/bench" if given.quick else "benchmarks/results") / "directories.json"
     sizes, turns = (QUICK, 1) if given.quick else (FULL, 5)
+    if given.page:
+        put(ROOT / "docs" / "pretrained.md", "directories", page(json.loads(where.read_text())))
+        return
+    at = Path(tempfile.mkdtemp(dir=given.at)) if given.only is None else given.at
     try:
         for name in STAGES if given.only is None else [given.only]:
             found = STAGES[name](at, sizes, turns)
@@ -322,11 +342,10 @@ def main() -> None:
     finally:
         if given.only is None:
             shutil.rmtree(at, ignore_errors=True)
-    stored = json.loads(where.read_text())
-    if stored.keys() >= STAGES.keys():
-        print(page(stored))
-        if not given.quick:
-            put(ROOT / "docs" / "pretrained.md", "directories", page(stored))
+    text = page(json.loads(where.read_text()))
+    print(text)
+    if not given.quick:
+        put(ROOT / "docs" / "pretrained.md", "directories", text)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def page(records: list[Record]) -> str:
     rows = []
     for dtype, engine in SETTINGS:
         own = [r for r in records if (r["dtype"], r["engine"]) == (dtype, engine)]
+        if not own:
+            continue
         count = {v: sum(r["verdict"] == v for r in own) for v in VERDICTS}
         claimed = count["converted"] + count["false"]
         ratio = max((r["ratio"] for r in own if r["ratio"] is not None), default=0.0)

@@ -1,12 +1,14 @@
 """all-MiniLM-L6-v2 in bfloat16 and float16: what is proved, and embeddings against those of the float32 original.
 
 python benchmarks/half.py            writes the table into docs/families.md
+python benchmarks/half.py --page     the table again, from what is stored
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,20 +56,25 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sentences", type=int, default=200)
-    count = parser.parse_args().sentences
+    parser.add_argument("--page", action="store_true", help="write the table from what is stored")
+    given = parser.parse_args()
     torch.set_num_threads(1)
+    records: list[dict[str, Any]] = json.loads(STORED.read_text())["half"] if STORED.exists() else []
     cases = [(dtype, parts) for dtype in ("bfloat16", "float16") for parts in ("feed-forward", "all")]
-    records = [measure(dtype, count, parts) for dtype, parts in cases]
+    for dtype, parts in () if given.page else cases:
+        new = measure(dtype, given.sentences, parts)
+        records = [r for r in records if (r["dtype"], r["parts"]) != (dtype, parts)] + [new]
+        write(STORED, as_json({"half": records}))
     rows = [
         (
-            r["dtype"], r["parts"], f"{r['blocks']} blocks, {r['norms']} norms", rounded_up(r["approximation"]), r["verify"],
+            r["dtype"], r["parts"], r["sentences"], f"{r['blocks']} blocks, {r['norms']} norms",
+            rounded_up(r["approximation"]), r["verify"],
             *(f"{r[f'{who}, {what}']:.6f}" for who in ("original", "converted") for what in ("least", "mean")),
         )
         for r in records
     ]  # fmt: skip
-    head = "dtype, parts, converted, approximation, verify (approximation)"
+    head = "dtype, parts, sentences, converted, approximation, verify (approximation)"
     head += ", original: least cosine, mean, converted: least cosine, mean"
-    write(STORED, as_json({"half": records}))
     put(PAGE, "half", table(head, rows) + "\n")
     return 0
 
