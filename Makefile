@@ -56,6 +56,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
+	$(BIN)/python benchmarks/huggingface.py
 	$(BIN)/python benchmarks/tokens.py
 
 reproduce: $(STAMP)

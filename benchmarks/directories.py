@@ -1,21 +1,23 @@
 """Benchmark of `attnc convert` on a large directory: a random model of Llama's shape in bfloat16, in several files.
 
-python benchmarks/directories.py            4 GB in the temporary directory, some twenty minutes: CSV, table in docs/pretrained.md
+python benchmarks/directories.py            4 GB in the temporary directory, about an hour; table in docs/pretrained.md
 python benchmarks/directories.py --quick    a smoke test with a small model; writes to out/ only
 python benchmarks/directories.py --at DIR   another place for the model, which is deleted afterwards
+python benchmarks/directories.py --at DIR --only kills      one stage (one, two, kills, speed-up); the model stays in DIR
 
-Memory is the peak of the resident memory of the process (of each process, with several jobs) minus that of a process which only
-imports attnc, torch and transformers. The process is killed at random times and started again; the bytes of the result must be
-those of a run without a kill, except for the report, which has the time and the memory of the run.
+Memory is the peak of the resident memory of the process (of each process, with several jobs), mapped files included, minus that
+of a process which only imports attnc, torch and transformers. Each process computes with one thread; the time of the processor
+does not depend on what else the machine does, wall-clock times do. The process is killed at random times and started again; the
+bytes of the result must be those of a run without a kill, except for the report, which has the time and the memory of the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import contextlib
 import hashlib
-import io
 import json
+import math
 import os
 import random
 import shutil
@@ -25,17 +27,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from formats import table
-from pages import ROOT, progress, put, versions, write
+from pages import ROOT, as_json, one_thread, progress, put, versions, write
 from safetensors.torch import save_file
 
 FULL = {"hidden": 2048, "inner": 5632, "layers": 30, "shards": 6, "vocab": 128000}
 MIDDLE = {"hidden": 512, "inner": 1408, "layers": 12, "shards": 4, "vocab": 8000}
 QUICK = {"hidden": 64, "inner": 128, "layers": 4, "shards": 2, "vocab": 100}
+_RUN = """
+import atexit, runpy, sys, time
+from attnc.pretrained.alone import peak_memory
+atexit.register(lambda: print(peak_memory(), time.process_time(), file=sys.stderr))
+runpy.run_module("attnc", run_name="__main__", alter_sys=True)
+"""
 _IMPORTS = "import attnc.pretrained.convert_directory, torch; from transformers import LlamaForCausalLM"
 _PEAK = "from attnc.pretrained.alone import peak_memory; print(peak_memory())"
 
@@ -91,18 +100,34 @@ def generate(where: Path, sizes: Mapping[str, int]) -> int:
     return total
 
 
-def command(source: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "attnc", "convert", str(source), "-o", str(out), "--json", *options]
+@dataclass(frozen=True)
+class Run:
+    """A command of attnc that ended: wall-clock time and time of the processor in seconds, and its peak memory in bytes."""
+
+    wall: float
+    cpu: float
+    memory: int
+    out: str
 
 
-def convert(source: Path, out: Path, *options: str) -> tuple[float, int]:
-    """Seconds, and the peak memory of a process as the report has it, in bytes."""
+def run(*arguments: object, alone: bool = True) -> Run:
+    """Run a command in a process of its own. With several jobs (`alone` is false) the time of the workers is not counted."""
     began = time.perf_counter()
-    subprocess.run(
-        command(source, out, *options), check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    seconds = time.perf_counter() - began
-    return seconds, int(json.loads((out / "attnc_report.json").read_text())["memory"])
+    ran = subprocess.run(command(*arguments), check=False, capture_output=True, text=True)
+    wall = time.perf_counter() - began
+    if ran.returncode not in (0, 1):
+        raise SystemExit(f"{arguments}: {ran.stderr[-2000:]}")
+    *_, memory, cpu = ran.stderr.split()
+    return Run(wall, float(cpu) if alone else math.nan, int(memory), ran.stdout)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", _RUN, *map(str, arguments)]
+
+
+def convert(source: Path, out: Path, *options: str) -> Run:
+    done = run("convert", source, "-o", out, "--json", *options, alone="--jobs" not in options)
+    return replace(done, memory=json.loads((out / "attnc_report.json").read_text())["memory"])
 
 
 def imports() -> int:
@@ -113,108 +138,195 @@ def imports() -> int:
     return int(ran.stdout.split()[-1])
 
 
-def digests(where: Path) -> dict[str, str]:
-    """The SHA-256 of every file but the report."""
+def digest(where: Path) -> str:
+    """The SHA-256 of the names and the bytes of all files but the report."""
     files = [file for file in sorted(where.iterdir()) if not file.name.startswith("attnc_report")]
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    found = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            found.update(f"{file.name} {hashlib.file_digest(opened, 'sha256').hexdigest()} ".encode())
+    return found.hexdigest()
 
 
-def killed(source: Path, out: Path, kills: int, seconds: float) -> int:
-    """Start the command and kill it at random times, then let it end; how often it was killed."""
-    source_of_times, count = random.Random(0), 0
-    while count < kills:
+def killed(source: Path, out: Path, kills: int, layers: int) -> tuple[list[int], int]:
+    """Start the command and kill it, again and again, then let it end. Most kills come at a random time while blocks are
+    converted; the last one comes when all of them are finished, while the result is written. Returns how many blocks were
+    finished at each kill, and how many runs were not killed because they ended by themselves."""
+    chance, blocks, finished, ended = (
+        random.Random(0),
+        out.with_name(f".{out.name}.attnc") / "blocks",
+        list[int](),
+        0,
+    )
+
+    def count() -> int:
+        return sum(not file.name.startswith(".") for file in blocks.glob("*")) if blocks.is_dir() else 0
+
+    while len(finished) < kills and not out.exists():
+        last, before = len(finished) == kills - 1, count()
+        wanted = layers if last else min(layers, before + chance.choice((0, 1, 1, 2)))
         process = subprocess.Popen(
-            command(source, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            process.wait(timeout=source_of_times.uniform(0.4, 1.0) * seconds)
-            break
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            count += 1
-            said(f"killed {count} times")
+            command("convert", source, "-o", out, "--json"), start_new_session=True, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        while process.poll() is None and count() < wanted:
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(0, 6 if wanted > before else 20))
+            ended += 1
+            continue
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        finished.append(count())
+        said(f"killed {len(finished)} times, {finished[-1]} blocks finished")
     if not out.exists():
         convert(source, out)
-    return count
+    return finished, ended
 
 
-def measured(at: Path, sizes: Mapping[str, int], smaller: Mapping[str, int], kills: int) -> list[Row]:
-    source, gib = at / "llama", 2.0**30
-    total, base = generate(source, sizes), imports()
+Found = dict[str, Any]
+
+
+def convert_once(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """One job, then `show` and `verify` of what it wrote."""
+    out = at / "one"
+    found = {"imports": imports(), "convert": _about(convert(_source(at, sizes), out)), "digest": digest(out)}
+    for name in ("show", "verify"):
+        done = run(name, out, "--json")
+        found[name] = _about(done) | {"status": json.loads(done.out)["status"]}
+    shutil.rmtree(out)
+    return found
+
+
+def convert_by_two(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """Two jobs."""
+    out = at / "two"
+    found = {**_about(convert(_source(at, sizes), out, "--jobs", "2")), "digest": digest(out)}
+    shutil.rmtree(out)
+    return found
+
+
+def convert_killed(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """Killed again and again."""
+    out = at / "killed"
+    finished, ended = killed(_source(at, sizes), out, 2 * turns, sizes["layers"])
+    found = {"finished": finished, "ended": ended, "digest": digest(out)}
+    shutil.rmtree(out)
+    return found
+
+
+def _about(run: Run) -> Found:
+    said(f"{run.wall:.0f} s, of the processor {run.cpu:.0f} s, {run.memory / 2**30:.2f} GiB")
+    return {"wall": run.wall, "cpu": None if math.isnan(run.cpu) else run.cpu, "memory": run.memory}
+
+
+def _source(at: Path, sizes: Mapping[str, int]) -> Path:
+    """The model, generated once."""
+    source = at / f"llama-{sizes['hidden']}-{sizes['layers']}"
+    if not source.exists():
+        temporary = source.with_name(f".{source.name}.{os.getpid()}")
+        generate(temporary, sizes)
+        temporary.rename(source)
+    return source
+
+
+def rows_of(stored: Mapping[str, Found]) -> list[Row]:
+    """The table."""
+    size, gib, one = stored["model"], 2.0**30, stored["one"]
+
+    def memory(run: Found) -> str:
+        return f"{(run['memory'] - one['imports']) / gib:.2f} GiB"
+
+    def seconds(run: Found) -> str:
+        per = f"{run['cpu']:.0f} s, {run['cpu'] / size['bytes'] * 1e9:.0f} s per GB"
+        return f"{per}; wall clock {run['wall']:.0f} s"
+
+    def same(found: Found) -> str:
+        return "same" if found["digest"] == one["digest"] else "different"
+
     rows = [
-        Row("numbers stored in bfloat16", f"{total / 1e9:.2f} GB in {sizes['shards']} files", ">= 4 GB"),
-        Row("memory of the imports", f"{base / gib:.2f} GiB"),
+        Row(
+            "numbers stored in bfloat16", f"{size['bytes'] / 1e9:.2f} GB in {size['shards']} files", ">= 4 GB"
+        ),
+        Row("memory of the imports", f"{one['imports'] / gib:.2f} GiB"),
     ]
-    one, most = convert(source, at / "one")
-    said(f"converted in {one:.0f} s with {(most - base) / gib:.2f} GiB")
-    rows += [
-        Row("memory above the imports, 1 job", f"{(most - base) / gib:.2f} GiB", "< 1.5 GB"),
-        Row("time, 1 job", f"{one:.0f} s, {one / total * 1e9:.0f} s per GB"),
-    ]
-    two, most = convert(source, at / "two", "--jobs", "2")
-    said(f"converted by 2 jobs in {two:.0f} s")
-    same = digests(at / "one") == digests(at / "two")
-    rows += [
-        Row("time, 2 jobs", f"{two:.0f} s, {two / total * 1e9:.0f} s per GB"),
-        Row("speed-up, 2 jobs", f"{one / two:.2f}"),
-        Row("memory of a process above the imports, 2 jobs", f"{(most - base) / gib:.2f} GiB", "< 1.5 GB"),
-        Row("bytes, 2 jobs against 1", "same" if same else "different", "same"),
-    ]
-    for name in ("two", "one", "llama"):
-        shutil.rmtree(at / name)
-    return [*rows, *_of_smaller(at, smaller, kills)]
-
-
-def _of_smaller(at: Path, sizes: Mapping[str, int], kills: int) -> list[Row]:
-    """Kills and `attnc verify`, on a smaller model."""
-    source, out = at / "small", at / "killed"
-    total = generate(source, sizes)
-    seconds, _ = convert(source, at / "whole")
-    count = killed(source, out, kills, seconds)
-    same, size = digests(at / "whole") == digests(out), f"{total / 1e6:.0f} MB"
-    began = time.perf_counter()
-    ran = subprocess.run(
-        [sys.executable, "-m", "attnc", "verify", str(out)], check=False, capture_output=True, text=True
-    )
-    status = next(
-        (line.split()[1] for line in ran.stdout.splitlines() if line.startswith("status")), "failed"
-    )
+    for name in ("convert", "show", "verify"):
+        status = f", {one[name]['status']}" if name == "verify" else ""
+        rows.append(Row(f"{name}: memory above the imports", memory(one[name]), "< 1.5 GB"))
+        rows.append(Row(f"{name}: time of the processor", seconds(one[name]) + status))
+    two, kills, small = (stored[name] for name in ("two", "kills", "speed-up"))
+    at_kills = f"blocks finished at the kills: {', '.join(map(str, kills['finished']))}"
+    at_kills += f"; {kills['ended']} runs ended before their kill" if kills["ended"] else ""
+    best = [min(small[jobs]) for jobs in ("1", "2")]
+    turns = sorted(one / two for one, two in zip(small["1"], small["2"], strict=True))
+    model = f"{small['bytes'] / 1e6:.0f} MB, {small['layers']} layers"
     return [
-        Row(f"{size}: bytes after {count} kills at random times", "same" if same else "different", "same"),
-        Row(f"{size}: time of convert, without kills", f"{seconds:.0f} s"),
-        Row(f"{size}: verify", f"{status} in {time.perf_counter() - began:.0f} s", "proved"),
-    ]
+        *rows,
+        Row("convert, 2 jobs: memory of a process above the imports", memory(two), "< 1.5 GB"),
+        Row("convert, 2 jobs: bytes against those of 1 job", same(two), "same"),
+        Row(f"convert, killed {len(kills['finished'])} times: bytes", f"{same(kills)}; {at_kills}", "same"),
+        Row(f"{model}: wall clock of 1 and 2 jobs, fastest of {len(turns)}", f"{best[0]:.1f} s and {best[1]:.1f} s"),
+        Row(f"{model}: speed-up of 2 jobs", f"{best[0] / best[1]:.2f}; turn by turn {turns[0]:.2f} to {turns[-1]:.2f}"),
+    ]  # fmt: skip
+
+
+def speed_up(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """1 job and 2 jobs in turns, on a smaller model. Other work on the machine can only make a run slower, so the fastest run
+    of each is compared."""
+    smaller = MIDDLE if sizes is FULL else QUICK
+    source, walls = _source(at, smaller), dict[str, list[float]]()
+    for turn in range(turns):
+        for jobs in ("1", "2"):
+            out = at / f"small-{jobs}"
+            walls.setdefault(jobs, []).append(convert(source, out, "--jobs", jobs).wall)
+            shutil.rmtree(out)
+        said(f"turn {turn + 1}: {walls['1'][-1]:.1f} s by 1 job, {walls['2'][-1]:.1f} s by 2")
+    return {**walls, "bytes": _bytes(source), "layers": smaller["layers"]}
+
+
+STAGES = {"one": convert_once, "two": convert_by_two, "kills": convert_killed, "speed-up": speed_up}
+
+
+def _bytes(source: Path) -> int:
+    return int(json.loads((source / "model.safetensors.index.json").read_text())["metadata"]["total_size"])
 
 
 def said(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def as_csv(rows: list[Row]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["what", "found", "asked"])
-    writer.writerows((row.what, row.found, row.asked) for row in rows)
-    return file.getvalue()
+def page(stored: Mapping[str, Any]) -> str:
+    made = ", ".join(f"{name} {version}" for name, version in versions("transformers", "joblib").items())
+    rows = [(row.what, row.found, row.asked) for row in rows_of(stored)]
+    return f"Made with {made}.\n\n{table('what, found, asked', rows)}\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--at", type=Path)
+    parser.add_argument("--only", choices=STAGES)
     given = parser.parse_args()
-    at = Path(tempfile.mkdtemp(dir=given.at))
+    one_thread()
+    at = Path(tempfile.mkdtemp(dir=given.at)) if given.only is None else given.at
+    where = ROOT / ("out/bench" if given.quick else "benchmarks/results") / "directories.json"
+    sizes, turns = (QUICK, 1) if given.quick else (FULL, 5)
     try:
-        rows = measured(at, QUICK, QUICK, 2) if given.quick else measured(at, FULL, MIDDLE, 10)
+        for name in STAGES if given.only is None else [given.only]:
+            found = STAGES[name](at, sizes, turns)
+            size = {"bytes": _bytes(_source(at, sizes)), "shards": sizes["shards"]}
+            stored = json.loads(where.read_text()) if where.exists() else {}
+            write(where, as_json({**stored, "model": size, name: found}))
     finally:
-        shutil.rmtree(at, ignore_errors=True)
-    made = ", ".join(f"{name} {version}" for name, version in versions("transformers", "joblib").items())
-    text = f"Made with {made}.\n\n{table('what, found, asked', [(r.what, r.found, r.asked) for r in rows])}\n"
-    print(text)
-    write(ROOT / ("out/bench" if given.quick else "benchmarks/results") / "directories.csv", as_csv(rows))
-    if not given.quick:
-        put(ROOT / "docs" / "pretrained.md", "directories", text)
+        if given.only is None:
+            shutil.rmtree(at, ignore_errors=True)
+    stored = json.loads(where.read_text())
+    if stored.keys() >= STAGES.keys():
+        print(page(stored))
+        if not given.quick:
+            put(ROOT / "docs" / "pretrained.md", "directories", page(stored))
 
 
 if __name__ == "__main__":

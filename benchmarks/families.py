@@ -2,6 +2,7 @@
 
 python benchmarks/families.py                 every family, and the page
 python benchmarks/families.py bert phi3       some families, printed
+python benchmarks/families.py --page          the page again, from what is stored
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def row(feed_forward: Record, everything: Record) -> tuple[str, ...]:
     what = "; ".join(f"{count} × {reason}" for reason, count in left["left"].items())
     if left.get("experts"):
         what = "; ".join(filter(None, (what, "router and its choice, products of experts")))
+    what = "norms" if "refused" in everything and not what else what or "no activation, no norm"
     return feed_forward["family"], blocks, feed_forward["holds for"], more, what
 
 
@@ -111,18 +113,21 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("families", nargs="*", help="by default all of them, and the page is written")
-    given = parser.parse_args().families
+    parser.add_argument("--page", action="store_true", help="write the page from what is stored")
+    options = parser.parse_args()
+    given = options.families
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    records = []
-    for name in given or FAMILIES:
+    records = json.loads(STORED.read_text())["families"] if options.page else []
+    for name in () if options.page else given or FAMILIES:
         for parts in ("feed-forward", "all"):
             progress(f"{name}, {parts}")
             records.append(convert_family(name, parts))
             if given:
                 print(json.dumps(records[-1], indent=1))
     if not given:
-        write(STORED, as_json({"families": records}))
+        if not options.page:
+            write(STORED, as_json({"families": records}))
         put(PAGE, "families", page(records))
     return 0
 

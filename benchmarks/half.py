@@ -53,7 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sentences", type=int, default=60)
+    parser.add_argument("--sentences", type=int, default=200)
     count = parser.parse_args().sentences
     torch.set_num_threads(1)
     cases = [(dtype, parts) for dtype in ("bfloat16", "float16") for parts in ("feed-forward", "all")]

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, converted and saved, as transformers and sentence-transformers open it without attnc: embeddings and times.
+"""all-MiniLM-L6-v2, converted and saved, as transformers and sentence-transformers open it without attnc: embeddings.
 
 python benchmarks/huggingface.py                          JSON and the table of docs/huggingface.md
 python benchmarks/huggingface.py --quick                  a smoke test; writes to out/ only
@@ -148,15 +148,14 @@ def row(engine: str, count: int, python: str, folder: Path) -> dict[str, Any]:
 
 def table(stored: dict[str, Any]) -> str:
     rows = [
-        "| engine | AutoModel, one by one | SentenceTransformer, batches of 32 | to the original | seconds, AutoModel | attnc |",
-        "|---|---|---|---|---|---|",
+        "| engine | AutoModel, one by one | SentenceTransformer, batches of 32 | to the original |",
+        "|---|---|---|---|",
     ]
     for one in stored["rows"]:
         figures = " | ".join(
             f"{one[key]:.1e}" if one[key] else "0" for key in ("alone", "together", "original")
         )
-        times = " | ".join(f"{one[key]:.1f}" for key in ("alone seconds", "attnc seconds"))
-        rows.append(f"| {one['engine']} | {figures} | {times} |")
+        rows.append(f"| {one['engine']} | {figures} |")
     where = (
         "in an environment without attnc"
         if stored["about"]["another environment"]

@@ -20,7 +20,7 @@ from attnc.domain import Array, Box, Tokens
 from attnc.errors import Problem
 from attnc.frontends.problems import like, part_name
 from attnc.functions import Function
-from attnc.program import Affine, Pointwise, Program, Step
+from attnc.program import Affine, Norm, Pointwise, Program, Step
 from attnc.program.evaluate import values
 
 SINGLES = 6  # points that are also run in a batch of one
@@ -86,7 +86,7 @@ def disagreement(model: nn.Module, program: Program, box: Box | None = None) -> 
                 for way, rows in _calls(usable, len(x), draw, thorough=not compared):
                     reason = _difference(model, way, x[rows], tolerances, *(part[rows] for part in expected))
                     if reason is not None:
-                        return Problem(where, reason)
+                        return Problem(where, _overflow(as_run, x[rows], dtype) or reason)
                 compared = True
     return None if compared else Problem(where, f"fails on an input of shape {x[:1].shape}: {failure}")
 
@@ -179,6 +179,23 @@ def _difference(
         return None
     how = f"{float(gap[off].max()):.3g}, {way}, in a batch of {len(x)}"
     return f"differs from the recorded operations by {how}: its forward depends on something else"
+
+
+def _overflow(program: Program, x: Array, dtype: torch.dtype) -> str | None:
+    """The first value of the program, or the first sum of squares of a norm, that is too large for a dtype at these points."""
+    most, names = torch.finfo(dtype).max, ["its input", *(f"its part {step.label}" for step in program.steps)]
+    with torch.no_grad():
+        found = values(program, torch.from_numpy(x))
+        sizes = [float(value.abs().max()) for value in found]
+        for i, step in enumerate(program.steps):
+            if isinstance(step, Norm):
+                sizes[i + 1] = max(sizes[i + 1], float(found[step.inputs[0]].square().sum(-1).max()))
+    large = [name for name, size in zip(names, sizes, strict=True) if not size <= most]
+    if not large:
+        return None
+    wider = "" if dtype is torch.float64 else ", or convert the model to float64 (model.double())"
+    largest = f"on inputs of size {np.abs(x).max():.3g}"
+    return f"overflows {dtype} in {large[0]}, {largest}: use a smaller domain{wider}"
 
 
 def _as_run(step: Step) -> Step:

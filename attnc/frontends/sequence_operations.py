@@ -12,6 +12,7 @@ from attnc.frontends.activations import RefusedError
 from attnc.frontends.attention import Scores, attend, fused, scores
 from attnc.frontends.operations import HINTS
 from attnc.frontends.problems import DTYPES
+from attnc.frontends.transformers.norms import LEAST_EPS
 from attnc.frontends.views import SequenceBuilder, View
 from attnc.functions import square
 from attnc.program import Affine, Embed, Mix, Norm, Product
@@ -25,6 +26,9 @@ def normed(
     gain = np.ones(features, b.dtype) if weight is None else b.finite(weight)
     shift = np.zeros(features, b.dtype) if bias is None else b.finite(bias)
     epsilon = float(np.finfo(b.dtype).eps) if eps is None else eps
+    if 0 <= epsilon < LEAST_EPS:
+        why = "so that rounding does not matter for tiny inputs"
+        raise RefusedError(f"has eps={epsilon:g}: give at least {LEAST_EPS:g}, {why}")
     fields = {"gain": gain, "shift": shift, "epsilon": epsilon, "centred": centred}
     return b.by_vector(x, lambda value: b.add(Norm, value, **fields))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.head import Head
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.pointwise import Pointwise
+from attnc.network.recording import Operations, executed
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
 SDPA = "scaled_dot_product"  # the start of the names of torch's kernels, after an underscore
@@ -57,6 +61,7 @@ CONSTANTS = frozenset((
     "new_zeros", "new_ones", "new_empty", "new_full",
 ))  # fmt: skip
 PLAIN = (type(None), bool, int, float, str)  # outputs that are no tensors and hide none
+MODES = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 CACHES = "transformers.cache_utils"  # the module of the objects that hold keys and values
 
 
@@ -91,7 +96,10 @@ def purity(module: nn.Module, *inputs: Any, **named: Any) -> tuple[str, ...]:
         raise InputError(f"purity takes a torch module: got {type(module).__name__}")
     if not inputs and not named:
         inputs = (_example(module),)
-    return tuple(sorted(set(_nonlinear(module, inputs, named))))
+    watched = _Tensors(module)
+    exported = _exported(watched, inputs, named)
+    found = {*_nonlinear(*_graph(exported)), *_unrecorded(watched, exported, inputs, named)}
+    return tuple(sorted(found))
 
 
 class _Tensors(nn.Module):
@@ -121,19 +129,47 @@ class _Tensors(nn.Module):
         return UnsupportedError("purity reads modules that return tensors", [problem])
 
 
-def _graph(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[set[Node], list[Node]]:
-    """The inputs and the operations of a call, in functional form: none writes into a value of another."""
+def _exported(watched: _Tensors, inputs: tuple[Any, ...], named: dict[str, Any]) -> ExportedProgram:
+    """A call in functional form: no operation writes into a value of another."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            exported = torch.export.export(_Tensors(module), inputs, named, strict=False).run_decompositions(
-                {}
-            )
+            exported = torch.export.export(watched, inputs, named, strict=False)
+            functional: ExportedProgram = exported.run_decompositions({})
+            return functional
     except UnsupportedError:
         raise
     except Exception as problem:
-        name, reason = type(module).__name__, str(problem).partition("\n")[0]
+        name, reason = type(watched.module).__name__, str(problem).partition("\n")[0]
         raise UnsupportedError("torch.export cannot trace this call", [Problem(name, reason)]) from problem
+
+
+def _unrecorded(
+    watched: _Tensors, exported: ExportedProgram, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> Iterator[str]:
+    """The nonlinear operations that the call executes when it runs, with and without gradients, and that the exported one does
+    not execute. A grad mode in which the call fails has none."""
+    known, failures = set(_nonlinear(*_graph(exported))), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for mode in MODES:
+            try:
+                others = set(_nonlinear(*executed(watched, inputs, named, mode))) - known
+            except UnsupportedError:
+                raise
+            except Exception as problem:
+                failures.append(problem)
+                continue
+            if others:  # exported operations may run others, as layer_norm runs native_layer_norm
+                yield from others - set(_nonlinear(*executed(exported.module(), inputs, named, mode)))
+    if len(failures) == len(MODES):
+        reason = f"{type(failures[0]).__name__}: {failures[0]}".partition("\n")[0]
+        failing = [Problem(type(watched.module).__name__, reason)]
+        raise UnsupportedError("this call fails when it runs", failing) from failures[0]
+
+
+def _graph(exported: ExportedProgram) -> Operations:
+    """The inputs and the operations of an exported call."""
     names, nodes = set(exported.graph_signature.user_inputs), exported.graph.nodes
     given = {node for node in nodes if node.op == "placeholder" and node.name in names}
     called = [node for node in nodes if node.op == "call_function"]
@@ -153,8 +189,7 @@ def _dependent(known: set[Node], operations: list[Node]) -> set[Node]:
     return data
 
 
-def _nonlinear(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Iterator[str]:
-    known, operations = _graph(module, inputs, named)
+def _nonlinear(known: set[Node], operations: list[Node]) -> Iterator[str]:
     data = _dependent(known, operations)
     weights: set[Node] = set()  # softmax weights, or sums of them with constant coefficients
     for node in operations:
@@ -249,7 +284,8 @@ def _name(node: Node) -> str:
     """The name of an operation: ATen's and Python's without a namespace, others with theirs."""
     schema = getattr(node.target, "_schema", None)
     if schema is not None:
-        return str(schema.name).removeprefix("aten::")
+        name = str(schema.name).removeprefix("aten::")
+        return name.removesuffix("_") if schema.is_mutable else name
     space = getattr(node.target, "namespace", getattr(node.target, "__module__", ""))
     name = str(getattr(node.target, "__name__", node.target))
-    return name if space == "_operator" else f"{space}::{name}"
+    return name if space in ("_operator", "") else f"{space}::{name}"

@@ -108,7 +108,9 @@ def _around(model: nn.Module, site: Site) -> Iterator[str]:
 def _without_graph(site: Site) -> Site:
     """The site without the nodes of the recorded graph, which only reading needs."""
     none: Any = None
-    first, second, up = (m and replace(m, node=none, input=none) for m in (site.first, site.second, site.up))
+    first, second, up = (
+        m and replace(m, node=none, input=none, routes=None) for m in (site.first, site.second, site.up)
+    )
     assert first is not None and second is not None
     return replace(site, uses=(), first=first, second=second, up=up)
 

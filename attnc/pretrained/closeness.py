@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from attnc.domain import Array, Normed
+from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.running import is_less
 
 
@@ -32,3 +33,15 @@ def is_normalised(x: Array, norm: Normed) -> bool:
         room = np.abs(norm.shift[used] / norm.gain[used]).max(initial=0.0)
     longest = (1 + 2.0**-10) * np.sqrt(x.shape[1]) + 2.0**-10 * room * np.sqrt(x.shape[1])
     return bool((np.sqrt((y * y).sum(1)) <= longest).all())
+
+
+def from_experts(s: Array, x: Array, first: LinearMap, dtype: torch.dtype) -> bool:
+    """Whether every row of s is what the map of some expert makes of a row of x, up to rounding."""
+    for expert in range(first.experts):
+        W, b = first.numbers(expert)
+        meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
+        room = (32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps) * size.max()
+        s = s[[not bool((np.abs(meant - row).max(1) <= room).any()) for row in s]]
+        if not len(s):
+            return True
+    return False

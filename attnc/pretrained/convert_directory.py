@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnc.arguments import checked_eps
+from attnc.domain import Box
 from attnc.errors import AttncError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import BlockList, example_call, find_blocks
@@ -21,7 +22,7 @@ from attnc.pretrained.config import ConvertConfig, checked_config
 from attnc.pretrained.convert import check_dtypes, convert_, differences
 from attnc.pretrained.directory import converted_module, load_model, map_model
 from attnc.pretrained.inputs import Entering, entering, outputs, removed
-from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory
+from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.save import check_new, copy_beside, save_converted, write_report
 from attnc.pretrained.shipped import CARD, write_shipped
@@ -29,6 +30,7 @@ from attnc.pretrained.store import conversion_record
 from attnc.pretrained.work import Work, work_directory, write_json
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
+from attnc.records.domains import domain_to_json
 from attnc.records.fields import versions
 from attnc.records.files import Directory, read_json
 
@@ -108,9 +110,12 @@ def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None
     mapped = map_model(source)
     with in_memory(mapped.model, mapped.sources, release=True):
         call = example_call(mapped.model)
-    found = find_blocks(mapped.model, filter_fn, call=call)
+    with laid_out(mapped):
+        found = find_blocks(mapped.model, filter_fn, call=call)
     check_dtypes(found)
-    return DirectoryRead(mapped, found, entering(mapped.model, found.blocks, config))
+    with in_memory(mapped.model, mapped.sources, release=True):  # for calibration
+        domains = entering(mapped.model, found.blocks, config)
+    return DirectoryRead(mapped, found, domains)
 
 
 def _convert_whole(
@@ -143,6 +148,7 @@ def _plan(
         "engine": config.engine,
         "design": config.design,
         "blocks": [site.name for site in read.found.blocks],
+        "inputs": [domain_to_json(one.domain) for one in read.domains if isinstance(one.domain, Box)],
         "check": check,
         "versions": versions(),
     }

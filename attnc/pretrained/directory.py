@@ -16,12 +16,13 @@ from attnc.check.model import Activation, Block, NormNumbers, Part, read_parts, 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import ActivationSite, NormSite, PartSite, Site, find_blocks
+from attnc.frontends.transformers.calls import Call, example_call
 from attnc.network.head import Head
 from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock, Product
 from attnc.pretrained.config import ENGINES
-from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, placeholders, traced
+from attnc.pretrained.mapped import MappedModel, NotMappableError, Placeholders, in_memory, laid_out, traced
 from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.shipped import check_shipped, is_shipped, original_config, remote, why_runs_otherwise
 from attnc.pretrained.store import note_parts, part_record, why_not_recorded
@@ -29,7 +30,15 @@ from attnc.program.step import Numbers
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
-from attnc.records.files import CONVERTED, CONVERTED_INDEX, INDEX, WEIGHTS, Directory, read_json
+from attnc.records.files import (
+    CONVERTED,
+    CONVERTED_INDEX,
+    INDEX,
+    NOT_QUANTISED,
+    WEIGHTS,
+    Directory,
+    read_json,
+)  # fmt: skip
 from attnc.records.numbers import TENSORS, HeadNumbers
 
 OTHER_WEIGHTS = {
@@ -80,7 +89,11 @@ def _restored(
 ) -> Any:
     """The model with its converted parts, rebuilt one by one from the stored numbers."""
     model = mapped.model
-    sites, made = _sites(where, model, record), []
+    with in_memory(model, mapped.sources, release=True):
+        call = example_call(model)
+    with laid_out(mapped):
+        sites = _sites(where, model, record, call)
+    made = []
     stored, files = read_parts(where, report.certificate, record), Directory(where)
     shipped = is_shipped(read_json(where / "config.json"))
     for (site, entry), (_, part) in zip(sites, stored, strict=True):
@@ -131,6 +144,7 @@ def load_model(where: Path) -> Any:
         tensors = {name: file.tensor(name).clone() for name, file in stored.files.items()}
         model = _loaded(where, cls, None, config=config, state_dict=tensors)
         _read_generation(model, where)
+    stored.check_floats(name for name, _ in model.named_parameters())
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # products of numbers that are not aligned round differently
     return model.eval()
@@ -139,7 +153,7 @@ def load_model(where: Path) -> Any:
 def map_model(where: Path) -> MappedModel:
     """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
     (cls, config), stored = _checked_class(where), Directory(where)
-    transformers, given = imported(), placeholders(stored)
+    transformers, given = imported(), Placeholders(stored)
     if config is None:
         with quiet(transformers):
             config = transformers.AutoConfig.from_pretrained(
@@ -147,11 +161,13 @@ def map_model(where: Path) -> MappedModel:
             )
     if cls is transformers.AutoModel:
         cls = transformers.AutoModel._model_mapping[type(config)]
-    held = {t.dtype for t in given.values() if t.is_floating_point()}
+    held = {t.dtype for t in given.tensors.values() if t.is_floating_point()}
     if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
         raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
-    model = _loaded(where, cls, None, config=config, state_dict=given)
-    return traced(model.eval(), given, stored)
+    with given:
+        model = _loaded(where, cls, None, config=config, state_dict=given.tensors)
+    stored.check_floats(name for name, _ in model.named_parameters())
+    return traced(model.eval(), given)
 
 
 def _checked_class(where: Path) -> tuple[Any, Any]:
@@ -212,7 +228,9 @@ def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> t
 
 
 def _check_code(where: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what asks for code from elsewhere, or for weights that are not here."""
+    """Refuse what asks for code from elsewhere, or for weights that are not here or quantised."""
+    if config.get("quantization_config"):
+        raise FileError(f"{where} is quantised (quantization_config in config.json): {NOT_QUANTISED}")
     if config.get("auto_map"):
         raise FileError(f"{where} needs code of its own (auto_map in config.json), which attnc does not run")
     for name in code_named(config):
@@ -245,7 +263,7 @@ def _model_class(where: Path, config: Mapping[str, Any], transformers: Any) -> A
 
 
 def _sites(
-    where: Path, model: nn.Module, record: Mapping[str, Any]
+    where: Path, model: nn.Module, record: Mapping[str, Any], call: Call
 ) -> list[tuple[Site | PartSite, Mapping[str, Any]]]:
     """Each part of the record with its place in this model. A part may have been converted and the whole saved, or the other
     way round: then one name is the end of the other."""
@@ -257,7 +275,7 @@ def _sites(
         return any(same_place(site.name, name) for name in names)
 
     try:
-        sites = find_blocks(model, recorded, parts=sorted(wanted)).sites
+        sites = find_blocks(model, recorded, call=call, parts=sorted(wanted)).sites
     except InputError as problem:
         raise FileError(f"{where} records blocks that its model does not have: {problem}") from problem
     found = []

@@ -22,7 +22,7 @@ from attnc.frontends.comparison import swapped
 from attnc.frontends.transformers import Call, Site
 from attnc.frontends.transformers.blocks import LinearMap
 from attnc.network.pointwise import Pointwise
-from attnc.pretrained.closeness import is_close, is_normalised
+from attnc.pretrained.closeness import from_experts, is_close, is_normalised
 from attnc.pretrained.inputs import removed
 
 if TYPE_CHECKING:
@@ -36,20 +36,6 @@ _MANY = 1 << 19  # numbers in the largest input that a part is called on
 _NEAR_KINKS = (0.0, 1e-3, -1e-3, 0.05, -0.05)
 
 
-def check_flow(model: nn.Module, call: Call, sites: Sequence[Site]) -> None:
-    """Raise UnsupportedError unless every block with a norm before it receives outputs of that norm when the model runs."""
-    for mode in MODES:
-        flows = [_Flow(site) for site in sites]
-        with (
-            removed([h for flow in flows for h in flow.hooks(model)]),
-            mode(),
-            fused_path(False),
-            _silent(model),
-        ):
-            _run(model, call)
-        refuse(model, _problems(flows))
-
-
 def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) -> None:
     """Run the model with chosen inputs at every block's first map, and compare the output of each part of the block with what
     was read: at the ends of every interval, at kinks and around them, and at random points, which are drawn anew each time; with
@@ -59,7 +45,7 @@ def check_runs(model: nn.Module, call: Call, planned: Sequence[PlannedBlock]) ->
         for tracked in (False, True)[: 1 + (mode is torch.enable_grad)]:
             runs = [(_ExpertRun if b.site.experts else _BlockRun)(b, strided) for b in blocks]
             with removed([h for run in runs for h in run.hooks(model)]), mode(), fused_path(False):
-                _run(model, _with_gradients(call) if tracked else call)
+                run_model(model, _with_gradients(call) if tracked else call)
             if problems := _problems(runs):
                 refuse(model, _changed(planned, before) or problems)
     refuse(model, [Problem(b.site.name, reason) for b in blocks if (reason := _problem_alone(b))])
@@ -83,8 +69,8 @@ def check_reached(model: nn.Module, call: Call, planned: Sequence[PlannedPart]) 
     with removed(handles):
         for grad in (False, True):
             reached.clear()
-            with torch.set_grad_enabled(grad), _silent(model):
-                _run(model, call)
+            with torch.set_grad_enabled(grad), silent(model):
+                run_model(model, call)
             missing = [plan.site.name for plan in planned if id(plan.module) not in reached]
             refuse(model, [Problem(name, "is not executed in its new place") for name in missing])
 
@@ -101,7 +87,7 @@ class _Block:
     def __init__(self, plan: PlannedBlock) -> None:
         self.site, (self.lo, self.hi) = plan.site, plan.reach
         self.f = functions.get(self.site.activation)
-        self.maps = {role: linear.numbers() for role, linear in _roles(self.site).items()}
+        self.maps = {role: linear.numbers() for role, linear in roles_of(self.site).items()}
         kind = np.float64 if self.site.dtype == torch.float64 else np.float32
         self.sizes = {role: np.abs(W).astype(kind) for role, (W, _) in self.maps.items()}
         self.kinks = list(self.f.kinks) or [0.0]
@@ -160,7 +146,7 @@ class _Block:
         return found
 
 
-def _roles(site: Site) -> dict[str, LinearMap]:
+def roles_of(site: Site) -> dict[str, LinearMap]:
     maps = {"first": site.first, "up": site.up, "second": site.second}
     return {role: linear for role, linear in maps.items() if linear is not None}
 
@@ -225,7 +211,7 @@ def _same_fused(layer: nn.TransformerEncoderLayer) -> bool:
     return torch.allclose(found[0], found[1], rtol=0, atol=1e-4 * (1 + size), equal_nan=True)
 
 
-class _Flow:
+class Flow:
     """What enters a block in one run of the model, and what the norm in front of it returns."""
 
     def __init__(self, site: Site) -> None:
@@ -259,7 +245,7 @@ class _Flow:
         return None
 
 
-class _BlockRun(_Flow):
+class _BlockRun(Flow):
     """The tensors that pass through a block in one run of the model with chosen inputs of its first map."""
 
     def __init__(self, block: _Block, strided: bool) -> None:
@@ -267,7 +253,7 @@ class _BlockRun(_Flow):
         self.block, self.strided = block, strided
         self.chosen: list[Tensor] = []  # take the place of the model's own inputs of the first map
         self.inner: list[Tensor] = []  # inputs of the second map
-        self.maps = _roles(self.site)
+        self.maps = roles_of(self.site)
         self.outputs: dict[str, list[Tensor]] = {role: [] for role in self.maps}
 
     def enters(self, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -316,7 +302,7 @@ class _BlockRun(_Flow):
         return None
 
 
-class _ExpertRun(_Flow):
+class _ExpertRun(Flow):
     """The pre-activations and activations of experts in one run of the model: each row of pre-activations must be what some
     expert's map makes of a token that enters the experts."""
 
@@ -342,23 +328,12 @@ class _ExpertRun(_Flow):
             value = self.f.torch_form(torch.from_numpy(rows_of(s))).numpy()
             if not is_close(rows_of(y), (value, 1 + np.abs(rows_of(s)) + np.abs(value)), dtype, ULPS):
                 return f"its activation is not {site.activation}"
-            unexplained = rows_of(s)
-            for expert in range(site.experts):
-                W, b = site.first.numbers(expert)
-                meant, size = x @ W.T + b, np.abs(x) @ np.abs(W.T) + np.abs(b)
-                room = (
-                    32 * torch.finfo(dtype).eps + 4 * x.shape[1] * torch.finfo(torch.float32).eps
-                ) * size.max()
-                near = [bool((np.abs(meant - row).max(1) <= room).any()) for row in unexplained]
-                unexplained = unexplained[~np.array(near, dtype=bool)]
-                if not len(unexplained):
-                    break
-            if len(unexplained):
+            if not from_experts(rows_of(s), x, site.first, dtype):
                 return "a pre-activation is not what one of its experts makes of a token"
         return super().problem()
 
 
-def _problems(runs: Sequence[_Flow]) -> list[Problem]:
+def _problems(runs: Sequence[Flow]) -> list[Problem]:
     return [Problem(run.site.name, reason) for run in runs if (reason := run.problem())]
 
 
@@ -371,7 +346,8 @@ def rows_of(x: Tensor) -> Array:
     return found
 
 
-def _run(model: nn.Module, call: Call) -> None:
+def run_model(model: nn.Module, call: Call) -> None:
+    """Run the model; UnsupportedError if it fails."""
     try:
         with torch.random.fork_rng(devices=[]):
             model(*call.args, **(call.kwargs or {}))
@@ -388,6 +364,6 @@ def refuse(model: nn.Module, problems: list[Problem]) -> None:
         raise UnsupportedError(what, problems)
 
 
-def _silent(model: nn.Module) -> AbstractContextManager[None]:
+def silent(model: nn.Module) -> AbstractContextManager[None]:
     """No warnings and errors about inputs outside of a domain while attnc itself runs the model."""
     return swapped((vars(part), "strict", False) for part in model.modules() if isinstance(part, Pointwise))

@@ -42,8 +42,8 @@ from attnc.network.product import GatedBlock
 from attnc.network.running import autocast_is_on
 from attnc.pretrained.blocks import site_facts
 from attnc.pretrained.directory import map_converted
-from attnc.pretrained.guard import check_flow
-from attnc.pretrained.mapped import MappedModel, in_memory
+from attnc.pretrained.executed import ConvertedRun, difference, run_parts
+from attnc.pretrained.mapped import MappedModel, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.shipped import original_config
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
@@ -79,7 +79,7 @@ def why_not_applicable(model: nn.Module) -> str | None:
     report, proofs = report_of(model), Proofs()
     try:
         for part in _parts(MappedModel(model, {}), report):
-            reason = _claims(part) or _numbers(part) or _code(part)
+            reason = _claims(part) or _numbers(part) or _code(part) or difference(part.runs)
             if reason is None and part.record is None:
                 verdict = _verdict(part, report.approximation, proofs)
                 reason = None if verdict.status is Status.PROVED else verdict.reason
@@ -95,17 +95,18 @@ def _parts(mapped: MappedModel, report: ConversionReport) -> list[_Part]:
     model: nn.Module = mapped.model
     with in_memory(model, mapped.sources, release=True):
         call = call_of(model) or example_call(model)
-    sites = {site.name: site for site in read_sites(model, call)}
-    blocks = [site for site in sites.values() if isinstance(site, Site)]
-    with in_memory(model, mapped.sources, release=True):
-        check_flow(model, call, blocks)
+    with laid_out(mapped):
+        sites = {site.name: site for site in read_sites(model, call)}
     if (reason := _whole(model, report, sites)) is not None:
         raise CertificateError(reason)
+    with in_memory(model, mapped.sources, release=True):
+        runs = run_parts(model, call, [*sites.values()])
     records, parts = dict(records_in(model)), []
     for claim in report.certificate.children:
         site = sites[claim.name]
         assert isinstance(site.replaced, Converted)
-        parts.append(_Part(model, claim, site, site.replaced, records.get(claim.name)))
+        own = tuple(runs.get(claim.name, ()))
+        parts.append(_Part(model, claim, site, site.replaced, records.get(claim.name), own))
     return parts
 
 
@@ -169,13 +170,14 @@ def records_in(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A converted part of the model: its certificate, its place, its module and its record."""
+    """A converted part of the model: its certificate, its place, its module, its record and how it ran."""
 
     model: nn.Module
     claim: Certificate
     site: Site | PartSite
     module: Converted
     record: Mapping[str, Any] | None
+    runs: tuple[ConvertedRun, ...]  # of a block
 
     @property
     def maps(self) -> tuple[LinearMap, ...]:
@@ -201,7 +203,7 @@ class _Part:
 def _verdict(part: _Part, requested: float, proofs: Proofs) -> Verdict:
     claim, site, module = part.claim, part.site, part.module
     try:
-        reason = _claims(part) or _numbers(part) or _code(part)
+        reason = _claims(part) or _numbers(part) or _code(part) or difference(part.runs)
         if reason is None and isinstance(site, Site):
             return check_part(_block(part, site), requested, proofs, partial(_attack, part))
         if reason is None and isinstance(site, NormSite) and isinstance(module, Norm):

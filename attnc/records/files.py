@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from safetensors.numpy import save
 
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.program.step import Numbers
+from attnc.records.merged import NUMBER, merged
 from attnc.records.numbers import digest
 
+NOT_QUANTISED = "save the model with weights in float32, float64, bfloat16 or float16"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONVERTED, CONVERTED_INDEX = "attnc.safetensors", "attnc.safetensors.index.json"  # of a converted model
-_PLACE = re.compile(r"(?<=\.)\d+(?=\.)|\w+$")  # of layers.0.mlp.weight: 0, weight
+_FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
+_PLACE = re.compile(rf"{NUMBER.pattern}|\w+$")  # of layers.0.mlp.weight: 0, weight
 
 
 def write_file(
@@ -88,6 +92,14 @@ class TensorFile:
             raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
         return found
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, which is not read."""
+        return tuple(self.opened.get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> str:
+        """The dtype of a tensor by its name in safetensors: F32, BF16, I8, …"""
+        return str(self.opened.get_slice(name).get_dtype())
+
     def read(self, name: str) -> Numbers:
         """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
         try:
@@ -134,16 +146,28 @@ class Directory:
                 said = f"in {index[name]}" if name in index else "in no file"
                 raise FileError(f"{where / several} says that the tensor {name} is {said}: it is in {found}")
 
+    def check_floats(self, parameters: Iterable[str] = ()) -> None:
+        """Refuse numbers of 8 bits, and parameters that are stored as integers: without the scales of their quantisation they
+        mean nothing. The names of a model may have a prefix that those in the files do not have, or the other way round."""
+        odd = [name for name, file in self.files.items() if file.dtype(name) not in _FLOATS]
+        known = [f".{name}" for name in parameters] if odd else []
+        for name in odd:
+            kind, own = self.files[name].dtype(name), f".{name}"
+            if kind.startswith("F8") or any(own.endswith(one) or one.endswith(own) for one in known):
+                what = f"{self.files[name].path}: {name} is quantised, it is stored as {kind}"
+                raise FileError(f"{what}: {NOT_QUANTISED}")
+
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
-        this digest, the same numbers and the same end in its name."""
-        place = _PLACE.findall(name)
+        this digest, the same numbers and the same end in its name. Those of experts are stored one by one, and merged here."""
+        place, changed = _PLACE.findall(name), False
         others = [other for other in self.files if _PLACE.findall(other) == place]
-        for candidate in [name] if name in self.files else others:
-            array = self.files[candidate].read(candidate)
+        found = (self.files[one].read(one) for one in ([name] if name in self.files else others))
+        for array in found if name in self.files else itertools.chain(found, merged(self.files, name, role)):
             if digest(role, array) == expected:
                 return array
-        if not others:
+            changed = True
+        if not changed:
             raise FileError(f"the tensor {name} is missing: convert the original model again")
         raise CertificateError(f"the tensor {name} changed since it was certified: convert the model again")
 

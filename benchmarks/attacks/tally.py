@@ -86,11 +86,11 @@ class Tally:
     def write(self, path: Path, **about: object) -> None:
         """The run as JSON."""
         named = [dict(zip(COLUMNS, row, strict=True)) for row in self.rows()]
-        record = {**about, "table": named, "outcomes": [_plain(o) for o in self.outcomes]}
+        record = {**about, "table": named, "outcomes": [plain(o) for o in self.outcomes]}
         path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
-def _plain(outcome: Outcome) -> dict[str, object]:
+def plain(outcome: Outcome) -> dict[str, object]:
     """Without numbers that JSON cannot hold."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value

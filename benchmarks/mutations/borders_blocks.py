@@ -9,14 +9,23 @@ SITES = "attnc/frontends/transformers/places.py"
 BLOCKS_OF = "attnc/frontends/transformers/find.py"
 
 READS = "tests/frontends/test_reading.py"
+MIXED = "tests/pretrained/test_mixed_precision.py"
 IS_NORM, NO_NORM = f"{READS}::test_norms", f"{READS}::test_what_is_not_known_to_be_a_norm"
 GRAD = f"{READS}::test_a_forward_that_depends_on_the_grad_mode_is_refused"
 
 BORDERS_BLOCKS = [
     Mutation(
+        "norms: means in float32",
+        NORMS,
+        "same and not narrowed and",
+        "same and",
+        "a mean that float32 subtracts of float64 numbers is taken for exact",
+        (f"{MIXED}::test_a_mean_that_float32_subtracts_in_a_float64_model_bounds_nothing",),
+    ),
+    Mutation(
         "norms: eps",
         NORMS,
-        "if self.eps is not None and not self.eps >= LEAST_EPS:",
+        "if self.eps is not None and not LEAST_EPS <= self.eps <= MOST_EPS:",
         "if False:",
         "a norm without an eps bounds its output",
         (f"{READS}::test_a_norm_without_an_eps_bounds_nothing",),
@@ -24,8 +33,8 @@ BORDERS_BLOCKS = [
     Mutation(
         "norms: eps that is NaN",
         NORMS,
-        "not self.eps >= LEAST_EPS:",
-        "self.eps < LEAST_EPS:",
+        "not LEAST_EPS <= self.eps <= MOST_EPS:",
+        "(self.eps < LEAST_EPS or self.eps > MOST_EPS):",
         "a norm whose eps is NaN bounds its output",
         (f"{READS}::test_a_norm_without_an_eps_bounds_nothing",),
     ),

@@ -12,7 +12,33 @@ GRAPHS = "tests/frontends/test_exact.py"
 INPUT = "attnc/pretrained/for_input.py"
 MODELS = "tests/pretrained/test_for_input.py"
 
+ALTERED = f"{MODELS}::test_a_converted_part_that_runs_as_something_else_is_refused"
+
 INPUTS = [
+    Mutation(
+        "inputs: parts that do not run",
+        INPUT,
+        "if site is None:\n",
+        "if site is None:\n            continue\n        if False:\n",
+        "a part that was replaced or skipped is left out",
+        (ALTERED,),
+    ),
+    Mutation(
+        "inputs: hooks on parts",
+        INPUT,
+        "if (reason := ask(module)) is not None:",
+        "if False:",
+        "hooks on converted parts are not noticed",
+        (ALTERED,),
+    ),
+    Mutation(
+        "inputs: threads that flush",
+        "attnc/network/certified.py",
+        "torch.get_num_threads() * _PER_THREAD",
+        "1",
+        "only the calling thread is asked",
+        ("tests/network/test_certified.py::test_every_thread_of_torch_is_asked_whether_it_flushes_subnormal_numbers",),
+    ),
     Mutation(
         "inputs: rounding of a ball",
         PRODUCT,

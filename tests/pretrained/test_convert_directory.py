@@ -24,7 +24,7 @@ from attnc.pretrained import convert_directory as driver
 from attnc.pretrained.convert_directory import convert_directory
 from attnc.pretrained.directory import load_model, map_model, read_report
 from attnc.pretrained.inputs import calls, outputs
-from attnc.pretrained.mapped import NotMappableError, in_memory, placeholders, traced
+from attnc.pretrained.mapped import NotMappableError, Placeholders, in_memory, traced
 from attnc.pretrained.plan_directory import plan_directory
 from attnc.pretrained.verify import verify_directory
 from attnc.pretrained.work import ANCHORS, Work, work_directory
@@ -331,9 +331,9 @@ def test_a_tensor_that_is_not_stored_as_it_is_used(
 ) -> None:
     save_file({"weight": torch.randn(4, 4), "bias": torch.randn(4)}, tmp_path / "model.safetensors")
     stored = Directory(tmp_path)
-    given, model = placeholders(stored), nn.Linear(4, 4)
-    model.weight, model.bias = (nn.Parameter(given[name]) for name in ("weight", "bias"))
-    assert [*traced(model, given, stored).sources] == ["weight"]
-    model.weight = nn.Parameter(change(given["weight"]))
+    given, model = Placeholders(stored), nn.Linear(4, 4)
+    model.weight, model.bias = (nn.Parameter(given.tensors[name]) for name in ("weight", "bias"))
+    assert [*traced(model, given).sources] == ["weight"]
+    model.weight = nn.Parameter(change(given.tensors["weight"]))
     with pytest.raises(NotMappableError):
-        traced(model, given, stored)
+        traced(model, given)

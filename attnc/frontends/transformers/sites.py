@@ -44,8 +44,8 @@ class PartSite:
 
     @property
     def replaced(self) -> Any:
-        """What is in the model now: a module, or a function."""
-        return getattr(*self.places[0])
+        """What is in the model now: a module, or a function; None if nothing can take its place."""
+        return getattr(*self.places[0]) if self.places else None
 
     def replace(self, module: nn.Module) -> Callable[[], None]:
         """Put a module in the place of the part; the returned function undoes it."""
