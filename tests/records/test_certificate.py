@@ -322,6 +322,7 @@ def test_every_subject_has_required_facts() -> None:
         "model",
         "learner",
         "literal",
+        "tokens",
     }
 
 
