@@ -272,7 +272,8 @@ DOMAINS = {
 
 
 NO_DOMAIN = [
-    [], {}, {"kind": "sequences", "vocabulary": 0, "length": 9}, {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
+    [], {}, {"kind": "sequences", "vocabulary": 0, "length": 9},
+    {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
     {"kind": "interval", "lo": -1, "hi": 1},
     *({"kind": "box", "lo": -1.0, "hi": 1.0, "shape": shape} for shape in ([], [0], [-2], [2.0], [True], "2", 2)),
     *({"kind": "box", "lo": lo, "hi": 1.0, "shape": [2]}
