@@ -104,7 +104,7 @@ def section(name: str) -> str:
 
 def overview() -> str:
     rows = ["| model | computes | V, n | heads in each layer | d_model |", "|---|---|---|---|---|"]
-    for name in zoo.names():
+    for name in zoo.names("tokens"):
         task, net = zoo.about(name), zoo.load(name)
         heads = ", ".join(str(n) for n in net.certificate.facts["layers"])
         link = f"[{name}](#{name})"
@@ -114,6 +114,19 @@ def overview() -> str:
     return "\n".join(rows)
 
 
+def continuous() -> str:
+    """The models with numbers as inputs: what they compute, how, and their certificates."""
+    rows = ["| model | computes | mechanism | status | bound |", "|---|---|---|---|---|"]
+    for name in zoo.names("continuous"):
+        model, known = zoo.about(name), zoo.load(name).certificate
+        rows.append(f"| {name} | {model.computes} | {model.mechanism} | {known.status} | {known.bound:.3g} |")
+    text = (
+        "The zoo also has models whose inputs are numbers. Their certificates bound the error instead. "
+        "[gallery.md](gallery.md), [networks.md](networks.md) and [learning.md](learning.md) explain them."
+    )
+    return "\n\n".join(("## Models of numbers", text, "\n".join(rows)))
+
+
 def results(stored: dict[str, Any]) -> str:
     """The tables of docs/tokens.md."""
     rows = [
@@ -121,7 +134,7 @@ def results(stored: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     by = {(r["task"], r["dtype"]): r for r in stored["sequences"]}
-    for name in zoo.names():
+    for name in zoo.names("tokens"):
         a, b = by[name, "float32"], by[name, "float64"]
         rows.append(
             f"| {name} | {a['vocabulary']}, {a['length']} | {a['sequences']:,} | {a['wrong']} | {b['wrong']} | {a['nonzero']:,} |"
@@ -179,7 +192,7 @@ def tracr(stored: dict[str, Any]) -> str:
 
 def main() -> None:
     canvas.DOTS_PER_INCH = 80
-    parts = [INTRO, overview(), *(section(name) for name in zoo.names())]
+    parts = [INTRO, overview(), *(section(name) for name in zoo.names("tokens")), continuous()]
     write(PAGE, "\n\n".join(part.strip() for part in parts) + "\n")
     put(TOKENS, "tokens", results(json.loads(RESULTS.read_text())))
     if TRACR.exists():

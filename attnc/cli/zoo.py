@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
-from attnc.cli.options import Dtype, Force, Json, Plot, check_files, parse_dtype
+from attnc.cli.options import Force, Json, Plot, check_files, parse_dtype
 from attnc.cli.output import (
+    NOT_PROVED,
     errors_reported,
+    facts_text,
     print_json,
     progress_bar,
     result_json,
@@ -19,12 +21,16 @@ from attnc.cli.output import (
     status_of,
     table,
 )
+from attnc.errors import InputError
 
 zoo = typer.Typer(
-    help="Attention-only transformers whose mechanism is known, each proved for every sequence up to its length.",
+    help="Attention-only models whose mechanism is known, each with its certificate.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+_Dtype = Annotated[
+    str | None, typer.Option(help="float32 or float64; by default float32 for tokens, else float64.")
+]
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `attnc zoo list`.")]
 _Vocabulary = Annotated[int | None, typer.Option(metavar="V", help="Another number of tokens.")]
 _Length = Annotated[int | None, typer.Option(metavar="N", help="Another largest length.")]
@@ -44,12 +50,18 @@ def list_models(json: Json = False) -> None:
     entries = {name: models.about(name) for name in models.names()}
     if json:
         rows = [
-            {"name": name, "computes": task.computes, "vocabulary": task.vocabulary, "length": task.length}
+            {"name": name, "computes": task.computes, "vocabulary": getattr(task, "vocabulary", None)}
+            | {"length": getattr(task, "length", None)}
             for name, task in entries.items()
         ]
         print_json({"models": rows})
     else:
-        rows_text = [(name, f"{t.vocabulary}, {t.length}", t.computes) for name, t in entries.items()]
+        sizes = {
+            name: f"{t.vocabulary}, {t.length}"
+            for name, t in entries.items()
+            if isinstance(t, models.TokenTask)
+        }
+        rows_text = [(name, sizes.get(name, "numbers"), t.computes) for name, t in entries.items()]
         typer.echo(table(("name", "V, n", "computes"), rows_text))
 
 
@@ -58,14 +70,14 @@ def show(
     name: _Name,
     vocabulary: _Vocabulary = None,
     length: _Length = None,
-    dtype: Dtype = "float32",
+    dtype: _Dtype = None,
     plot: Plot = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Build a model, prove it, and show its mechanism, heads and certificate.
 
-    Exit status: 0 proved, 2 bad input.
+    Exit status: 0 proved, 1 measured only, 2 bad input.
 
     Example: attnc zoo show induction --plot induction.png
     """
@@ -78,13 +90,13 @@ def save(
     output: _Output,
     vocabulary: _Vocabulary = None,
     length: _Length = None,
-    dtype: Dtype = "float32",
+    dtype: _Dtype = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Build a model, prove it, and write it to a file that `attnc.load` and `attnc verify` read.
 
-    Exit status: 0 proved, 2 bad input.
+    Exit status: 0 proved, 1 measured only, 2 bad input.
 
     Example: attnc zoo save induction -o induction.safetensors
     """
@@ -95,7 +107,7 @@ def _build(
     name: str,
     vocabulary: int | None,
     length: int | None,
-    dtype: str,
+    dtype: str | None,
     output: Path | None,
     plot: Path | None,
     force: bool,
@@ -106,20 +118,34 @@ def _build(
     with errors_reported(json):
         task = models.about(name)
         files, began = check_files(output, plot, force), time.perf_counter()
+        if plot is not None and not isinstance(task, models.TokenTask):
+            raise InputError(
+                f"--plot: {name} has no tokens; save it, and use attnc.plot.network or attnc.plot.learning"
+            )
         with progress_bar(f"building {name}"):
-            net = models.load(name, parse_dtype(dtype), vocabulary, length)
+            net = models.load(name, None if dtype is None else parse_dtype(dtype), vocabulary, length)
         if output is not None:
             net.save(output)
-        if plot is not None:
+        if plot is not None and isinstance(task, models.TokenTask):
             from attnc.plot import token_attention
 
             known = [token for token in task.tokens if token in net.vocabulary] or list(net.vocabulary[:1])
             token_attention(net, sequence=known[: net.program.length], path=plot)
         seconds, (status, reason) = time.perf_counter() - began, status_of(net)
+        title = f"{name}: {task.computes}\n\n{task.mechanism}"
         if json:
-            about = {"name": name, "computes": task.computes, "mechanism": task.mechanism}
-            ran = {"seconds": round(seconds, 3), "files": files}
-            print_json({**about, **result_json(net, status, reason), **ran})
+            about = {"name": name, "computes": task.computes, "mechanism": task.mechanism, "status": status}
+            shown = {
+                "kind": net.certificate.subject,
+                "reason": reason,
+                "certificate": net.certificate.to_json(),
+            }
+            if isinstance(task, models.TokenTask):
+                shown = result_json(net, status, reason)
+            print_json({**about, **shown, "seconds": round(seconds, 3), "files": files})
+        elif net.certificate.subject == "learner":
+            typer.echo("\n\n".join((title, str(net.certificate), facts_text(run_facts(seconds, files)))))
         else:
-            title = f"{name}: {task.computes}\n\n{task.mechanism}"
             typer.echo(result_text(net, status, reason, title, run_facts(seconds, files)))
+    if reason is not None:
+        raise typer.Exit(NOT_PROVED)

@@ -1,4 +1,4 @@
-"""A zoo of transformers whose mechanism is known: built when they are asked for, each with a certificate.
+"""A zoo of attention-only models whose mechanism is known: built when they are asked for, each with a certificate.
 
 >>> from attnc import zoo
 >>> zoo.names()[:3]
@@ -11,45 +11,55 @@
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
 import torch
 
 from attnc.errors import InputError
 from attnc.frontends.tokens import ProgramBuilder, Variable
-from attnc.network.tokens import TokenNetwork
+from attnc.zoo.continuous import MODELS, ContinuousModel
 from attnc.zoo.token_tasks import TASKS, TokenTask
 
-__all__ = ["TokenTask", "about", "load", "names", "program"]
+__all__ = ["ContinuousModel", "TokenTask", "about", "load", "names", "program"]
+_KINDS = {None: (*TASKS, *MODELS), "tokens": tuple(TASKS), "continuous": tuple(MODELS)}
 
 
-def names() -> tuple[str, ...]:
-    """The names of all models."""
-    return tuple(TASKS)
+def names(kind: str | None = None) -> tuple[str, ...]:
+    """The names of all models, or of those with tokens ("tokens") or numbers ("continuous") as inputs.
+
+    >>> names("continuous")[:2]
+    ('sort-numbers', 'running-maximum')
+    """
+    if kind not in _KINDS:
+        raise InputError(f"kind={kind!r}: give 'tokens', 'continuous' or None")
+    return _KINDS[kind]
 
 
-def about(name: str) -> TokenTask:
-    """What a model computes, its mechanism in words, its size and an example.
+def about(name: str) -> TokenTask | ContinuousModel:
+    """What a model computes, and its mechanism in words; of a token model also its size and an example.
 
     >>> about("parity").computes
     'the parity of the ones up to each position'
     """
-    if not isinstance(name, str) or name not in TASKS:
-        near = difflib.get_close_matches(str(name), TASKS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f": the names are {', '.join(TASKS)}"
-        raise InputError(f"there is no model {name!r} in the zoo{hint}")
-    return TASKS[name]
+    if isinstance(name, str) and name in _KINDS[None]:
+        return TASKS[name] if name in TASKS else MODELS[name]
+    near = difflib.get_close_matches(str(name), _KINDS[None], 1)
+    hint = f"; did you mean {near[0]!r}?" if near else f": the names are {', '.join(_KINDS[None])}"
+    raise InputError(f"there is no model {name!r} in the zoo{hint}")
 
 
 def program(
     name: str, vocabulary: int | None = None, length: int | None = None
 ) -> tuple[ProgramBuilder, Variable]:
-    """The program of a model and its output, to compile, change or interpret.
+    """The program of a token model and its output, to compile, change or interpret.
 
     >>> p, output = program("histogram", vocabulary=3, length=4)
     >>> p.interpret(output, "aba")
     [2, 1, 2]
     """
     task = about(name)
+    if not isinstance(task, TokenTask):
+        raise InputError(f"{name} is not a token program: those are {', '.join(TASKS)}")
     for what, given in (("vocabulary", vocabulary), ("length", length)):
         if given is not None and (type(given) is not int or given < 1):
             raise InputError(f"{what}={given!r}: give a positive whole number")
@@ -62,14 +72,22 @@ def program(
 
 def load(
     name: str,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     vocabulary: int | None = None,
     length: int | None = None,
-) -> TokenNetwork:
-    """Build a model and prove it. `vocabulary` and `length` change its size.
+) -> Any:
+    """Build a model with its certificate: an `attnc.tokens.TokenNetwork`, or a Network, Learner or Solver.
+
+    The dtype is float32 for token models and float64 for the others unless it is given. `vocabulary` and `length` change the size
+    of a token model.
 
     >>> load("histogram", vocabulary=2, length=5).run("aab")
     [2, 2, 1]
     """
+    model = about(name)
+    if isinstance(model, ContinuousModel):
+        if vocabulary is not None or length is not None:
+            raise InputError(f"{name} has no vocabulary and no length to choose")
+        return model.build(dtype or torch.float64)
     p, output = program(name, vocabulary, length)
-    return p.compile(output, dtype)
+    return p.compile(output, dtype or torch.float32)

@@ -29,6 +29,15 @@ def test_show(run: Any, tmp_path: Path) -> None:
     )
 
 
+def test_models_of_numbers(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "learner.safetensors"
+    ran = run("zoo", "save", "regression-in-context", "-o", path)
+    assert ran.code == 0 and "status:      proved" in ran.out
+    assert run("verify", path).code == 0
+    assert run("zoo", "show", "regression-in-context", "--plot", tmp_path / "no.png").code == 2
+    assert run("zoo", "show", "regression-in-context", "--json").json["status"] == "proved"
+
+
 def test_save_then_verify_and_show(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "net.safetensors"
     assert run("zoo", "save", "induction", "-o", path).code == 0

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from attnc.domain import Box, Interval, Normed
+from attnc.domain import Box, Interval, Normed, Sequences
 from attnc.errors import CertificateError, InputError
 from attnc.records.certificate import FACTS, Certificate, Status, Verdict, Witness
 from attnc.records.domains import domain_from_json, domain_to_json
@@ -266,12 +266,14 @@ DOMAINS = {
     "large box": Box(-np.arange(1.0, 101), 0.1 * np.arange(100)),
     "normed": Normed(True, np.linspace(0.5, 1.5, 300).astype(np.float32), np.zeros(300)),
     "wide normed": Normed(False, np.linspace(0.1, 1.7, 70), np.full(70, -0.0)),
+    "sequences": Sequences(4, 9),
     "none": None,
 }
 
 
 NO_DOMAIN = [
-    [], {}, {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
+    [], {}, {"kind": "sequences", "vocabulary": 0, "length": 9},
+    {"kind": "box", "lo": -1.0, "hi": 1.0}, {"kind": "interval", "lo": 1.0, "hi": -1.0},
     {"kind": "interval", "lo": -1, "hi": 1},
     *({"kind": "box", "lo": -1.0, "hi": 1.0, "shape": shape} for shape in ([], [0], [-2], [2.0], [True], "2", 2)),
     *({"kind": "box", "lo": lo, "hi": 1.0, "shape": [2]}
@@ -322,6 +324,7 @@ def test_every_subject_has_required_facts() -> None:
         "model",
         "learner",
         "literal",
+        "tokens",
     }
 
 

@@ -23,14 +23,14 @@ LAYERS = {
 
 @pytest.fixture(scope="module")
 def nets() -> dict[str, TokenNetwork]:
-    return {name: zoo.load(name) for name in zoo.names()}
+    return {name: zoo.load(name) for name in zoo.names("tokens")}
 
 
 def test_every_task_has_a_reference() -> None:
-    assert set(REFERENCES) == set(zoo.names()) == set(LAYERS)
+    assert set(REFERENCES) == set(zoo.names("tokens")) == set(LAYERS)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.names("tokens"))
 def test_all_short_sequences_are_right(name: str, nets: dict[str, TokenNetwork]) -> None:
     net, task = nets[name], zoo.about(name)
     assert net.certificate.proved and net.certificate.facts["layers"] == LAYERS[name]
@@ -41,7 +41,7 @@ def test_all_short_sequences_are_right(name: str, nets: dict[str, TokenNetwork])
     assert wrong(net, REFERENCES[name], X) == 0
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.names("tokens"))
 def test_examples_are_those_of_the_interpreter(name: str, nets: dict[str, TokenNetwork]) -> None:
     task, (p, output) = zoo.about(name), zoo.program(name)
     assert nets[name].run(task.tokens) == p.interpret(output, task.tokens)
@@ -52,7 +52,7 @@ def test_only_softmax_is_nonlinear(nets: dict[str, TokenNetwork]) -> None:
     assert impurities(net, net.encode("abc")) == []
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.names() if n != "add-mod-113"])
+@pytest.mark.parametrize("name", [n for n in zoo.names("tokens") if n != "add-mod-113"])
 def test_float64_is_proved_too(name: str) -> None:
     net = zoo.load(name, torch.float64)
     assert net.certificate.proved and net.certificate.dtype == "float64"
@@ -78,9 +78,36 @@ def test_bad_requests(name: str, sizes: dict[str, int]) -> None:
         zoo.load(name, **sizes)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name.endswith(("context", "newton", "convolution")) else [pytest.mark.slow]
+        )
+        for name in zoo.names("continuous")
+    ],
+)
+def test_continuous_models_are_certified(name: str) -> None:
+    model = zoo.load(name)
+    assert model.certificate.status == ("measured" if name == "matrix-inverse" else "proved")
+    assert zoo.about(name).mechanism
+    with pytest.raises(InputError):
+        zoo.load(name, length=3)
+    with pytest.raises(InputError):
+        zoo.program(name)
+
+
+def test_convolution_convolves() -> None:
+    x = torch.tensor([0.5, -1, 0, 0, 1, 0, 0.25, 1], dtype=torch.float64).reshape(1, 8, 1)
+    net = zoo.load("convolution")
+    ends = torch.nn.functional.pad(x.flatten(), (1, 1))
+    expected = ends[:-2] / 4 + ends[1:-1] / 2 + ends[2:] / 4
+    assert (net(x).flatten() - expected).abs().max() <= net.certificate.bound <= 1e-3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", zoo.names("tokens"))
 def test_all_sequences(name: str, dtype: torch.dtype) -> None:
     net, task = zoo.load(name, dtype), zoo.about(name)
     assert sum(wrong(net, REFERENCES[name], X) for X in batches(task.vocabulary, task.length)) == 0

@@ -1,0 +1,98 @@
+"""The models of the zoo whose inputs are numbers: functions of sequences, and learning algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnc.compiler import compile
+from attnc.domain import Box
+from attnc.incontext.learner import gradient_descent
+from attnc.incontext.solver import ridge_regression
+
+_KERNEL = (0.25, 0.5, 0.25)
+_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class ContinuousModel:
+    """How to build a model in a dtype, what it computes, and how."""
+
+    build: Callable[[torch.dtype], Any]
+    computes: str
+    mechanism: str
+
+
+def sort_numbers(dtype: torch.dtype) -> Any:
+    """Three numbers of [0, 1] in order: a grid of anchors, proved by the Lipschitz constant 1."""
+    return compile(
+        lambda x: x.sort(dim=1).values, domain=Box(0, 1, shape=(3, 1)), eps=0.1, lipschitz=1, dtype=dtype
+    )
+
+
+def running_maximum(dtype: torch.dtype) -> Any:
+    """The largest number so far, of three."""
+    return compile(
+        lambda x: x.cummax(dim=1).values, domain=Box(0, 1, shape=(3, 1)), eps=0.1, lipschitz=1, dtype=dtype
+    )
+
+
+def matrix_inverse(dtype: torch.dtype) -> Any:
+    """The inverse of a 2×2 matrix near a multiple of the identity."""
+    box = Box([[1, -0.5], [-0.5, 1]], [[2, 0.5], [0.5, 2]])
+    return compile(torch.linalg.inv, domain=box, eps=1e-3, dtype=dtype)
+
+
+def convolution(dtype: torch.dtype) -> Any:
+    """y_i = x_{i-1}/4 + x_i/2 + x_{i+1}/4 as relu(Cx + 1) - 1."""
+    enter, leave = (nn.Linear(_TOKENS, _TOKENS).to(dtype) for _ in range(2))
+    matrix: Tensor = sum(
+        k * torch.diag(torch.ones(_TOKENS - abs(s)), s) for k, s in zip(_KERNEL, (-1, 0, 1), strict=True)
+    )  # type: ignore[assignment]
+    with torch.no_grad():
+        enter.weight.copy_(matrix)
+        enter.bias.fill_(1)
+        leave.weight.copy_(torch.eye(_TOKENS))
+        leave.bias.fill_(-1)
+    net = nn.Sequential(nn.Flatten(), enter, nn.ReLU(), leave, nn.Unflatten(1, (_TOKENS, 1))).eval()
+    return compile(net, domain=Box(-1, 1, shape=(_TOKENS, 1)), eps=1e-3, form="two-layer", dtype=dtype)
+
+
+MODELS: dict[str, ContinuousModel] = {
+    "sort-numbers": ContinuousModel(
+        sort_numbers, "three numbers of [0, 1] in order, within 0.1",
+        "One head selects the nearest point of a grid; its value is the sorted point. The Lipschitz constant 1 proves the error.",
+    ),
+    "running-maximum": ContinuousModel(
+        running_maximum, "the largest number so far, of three numbers of [0, 1], within 0.1",
+        "As sort-numbers: one head over a grid of anchors, proved by the Lipschitz constant 1.",
+    ),
+    "matrix-inverse": ContinuousModel(
+        matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3 (measured)",
+        "One head interpolates between the points of a lattice of matrices. The error is measured, not proved.",
+    ),
+    "convolution": ContinuousModel(
+        convolution, "the convolution of eight numbers of [-1, 1] with (1/4, 1/2, 1/4), within 1e-3",
+        "The map is written as relu(Cx + 1) - 1. Each neuron is one head over anchors that interpolate relu.",
+    ),
+    "regression-in-context": ContinuousModel(
+        lambda dtype: gradient_descent("squared", features=3, steps=20, step_size=0.4, dtype=dtype),
+        "20 steps of gradient descent for least squares on the examples in the context",
+        "Each step is two layers: examples read w·x by attention, and the token of w gathers the mean of residual times x.",
+    ),
+    "logistic-regression-in-context": ContinuousModel(
+        lambda dtype: gradient_descent("logistic", features=3, steps=20, step_size=0.5, dtype=dtype),
+        "20 steps of gradient descent for logistic regression on the examples in the context",
+        "As regression-in-context, with one more head that computes the sigmoid of w·x.",
+    ),
+    "ridge-by-newton": ContinuousModel(
+        lambda dtype: ridge_regression(0.1, features=3, iterations=10, dtype=dtype),
+        "ridge regression on the examples in the context, by ten Newton iterations for the inverse",
+        "P ← 2P - PAP squares the error at each iteration. Row tokens hold the rows of P; every product of matrices is a layer "
+        "in which examples read, or row tokens gather.",
+    ),
+}  # fmt: skip
