@@ -63,6 +63,18 @@ def test_expressions(
     assert isinstance(again, TokenProgram) and again.domains == p.program(output).domains
 
 
+def test_true_and_1_are_different_values() -> None:
+    """`True == 1` in Python: a variable of 1 and 0 is not one of True and False, in whichever order they are written."""
+    for first in (bool, int):
+        p = tokens.program("ab", max_len=2)
+        made = {kind: p.tokens.map(lambda t, kind=kind: kind(t == "a")) for kind in (first, bool, int)}
+        assert p.compile(made[bool].map(str)).run("ab") == ["True", "False"]
+        assert p.compile(made[int].map(str)).run("ab") == ["1", "0"]
+        assert p.compile(p.count(p.tokens == "a")).run("ab") == [1, 1]
+        got = [p.get(p.indices == p.indices.q - 1, made[kind], default=kind(0)) for kind in (bool, int)]
+        assert [p.compile(x.map(str)).run("ab")[0] for x in got] == ["False", "0"]
+
+
 def test_integers_as_tokens_and_causality() -> None:
     p = tokens.program([5, 7], max_len=3, causal=True)
     net = p.compile(p.count(p.tokens == p.tokens.q))

@@ -60,7 +60,8 @@ class ProgramBuilder:
             int, tuple[int, int]
         ] = {}  # of True/False variables: kept apart in a selection
         self.tokens, self.indices = Variable(self, 0), Variable(self, 1)
-        self._seen: dict[Node, int] = {Token(): 0, Index(): 1}
+        # by their text: Map((0,), (True, False)) == Map((0,), (1, 0)), but they are different variables
+        self._seen: dict[str, int] = {repr(Token()): 0, repr(Index()): 1}
 
     @property
     def length(self) -> Variable:
@@ -258,12 +259,15 @@ class ProgramBuilder:
 
     def _add(self, node: Node, name: str) -> Variable:
         """The variable of a node; one that is there already is not added again."""
-        if node not in self._seen or (name and self.known.names[self._seen[node]] not in ("", name)):
+        if type(name) is not str:
+            raise InputError(f"name={name!r}: give a string")
+        text = repr(node)
+        if text not in self._seen or (name and self.known.names[self._seen[text]] not in ("", name)):
             self.known = self.known.extended(node, name)
-            self._seen[node] = len(self.known.nodes) - 1
+            self._seen[text] = len(self.known.nodes) - 1
         elif name:
-            self.named(name, Variable(self, self._seen[node]))
-        return Variable(self, self._seen[node])
+            self.named(name, Variable(self, self._seen[text]))
+        return Variable(self, self._seen[text])
 
 
 def _renumbered(node: Node, at: dict[int, int]) -> Node:
