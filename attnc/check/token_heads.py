@@ -76,9 +76,10 @@ class HeadChecker:
         if own.errors is not None:
             raise CheckError("the value at BOS is not whole")
         result = self._output(own.values, head.output)[0]
-        if not self.program.causal:
-            self._check_bos(head)
+        self._check_bos(head)
         if role.kind == "step":
+            if role.node is not None:
+                raise CheckError(f"a step computes no node: it names node {role.node}")
             return self._step(head, result)
         if role.node is None or not 0 <= role.node < len(self.program.nodes):
             raise CheckError(f"it has the role {role.kind!r} of no node")
@@ -104,12 +105,17 @@ class HeadChecker:
         return found.values
 
     def _check_bos(self, head: HeadMatrices) -> None:
-        """BOS attends to itself alone, so that its stream is the same for every sequence."""
+        """BOS attends to itself alone, so that its stream is the same for every sequence.
+
+        A causal mask hides all other keys from it; then its score must be finite, and the weight is exactly 1."""
         q, k = self.stream.read_bos(head.query), self.stream.read_bos(head.key)
         if k.errors is not None:
             raise CheckError("the key at BOS is not whole")
+        own = self._scores(q, k.values)  # raises if it may overflow
+        if self.program.causal:
+            return
         states = self.meaning.states(self.stream.variables(head.key))
-        scores, own = self._scores(q, self._keys(head, states)), self._scores(q, k.values)
+        scores = self._scores(q, self._keys(head, states))
         if not bool(np.all(own.lo - scores.hi >= self.gap)):
             raise CheckError("BOS does not attend to itself alone")
         self.pairs += states.count
@@ -283,9 +289,9 @@ class HeadChecker:
                 "two keys with different values may be selected: make the selection unique, or give tie='first' or tie='last'"
             )
         index = pairs.key.places["index"] * (1 if node.tie == "last" else -1)
-        first = np.zeros_like(index) if node.prefer is None else self.meaning.place(node.prefer, pairs.key)
+        first = np.zeros_like(index) if node.prefer is None else self._by_size(node.prefer, pairs.key)
         _, rank = np.unique(np.stack([first, index], 1), axis=0, return_inverse=True)
-        rank = rank.reshape(-1)  # domains of numbers are sorted: places are in the order of values
+        rank = rank.reshape(-1)
         order = np.argsort(rank, kind="stable")
         starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
         for row in range(pairs.query.count):
@@ -302,6 +308,14 @@ class HeadChecker:
                 if highest is not None and not low - highest >= self.gap:
                     raise CheckError("of two selected keys the preferred one does not score higher")
                 highest = high if highest is None else max(highest, high)
+
+    def _by_size(self, at: int, states: States) -> NDArray[np.int64]:
+        """The rank of a node's number among those of its domain: vocabularies are not sorted."""
+        domain = self.program.domains[at]
+        ranks = np.empty(len(domain), np.int64)
+        ranks[sorted(range(len(domain)), key=lambda i: Fraction(domain[i]))] = np.arange(len(domain))
+        found: NDArray[np.int64] = ranks[self.meaning.place(at, states)]
+        return found
 
     def _encoded(self, at: int, node: Get, head: HeadMatrices, result: Exact) -> Written:
         """The coordinates as functions of the value, which the output of every key must agree with."""

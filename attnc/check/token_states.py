@@ -257,7 +257,7 @@ class Stream:
 
     def rounding(self, sizes: Exact, terms: int) -> Exact:
         """How far rounding moves sums of so many products whose sizes add up to `sizes`; underflow costs τ an operation."""
-        if sizes.size and not sizes.max() < self.arithmetic.largest:
+        if sizes.size and not sizes.max() * (1 + self.gamma(terms + 1)) < self.arithmetic.largest:
             raise CheckError(f"sums may overflow in {self.arithmetic.dtype}")
         found: Exact = self.gamma(terms + 1) * sizes + (2 * terms + 1) * Fraction(self.arithmetic.tiny)
         return found

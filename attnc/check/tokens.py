@@ -37,6 +37,10 @@ def check_tokens(program: TokenProgram, numbers: TokenNumbers, certificate: Cert
     try:
         _check_claims(program, numbers, certificate)
         proof = prove_tokens(program, numbers)
+        if type(certificate.facts["states"]) is not int or certificate.facts["states"] != proof.states:
+            raise CheckError(
+                f"the certificate states {certificate.facts['states']} pairs of states: it took {proof.states}"
+            )
         if certificate.facts["margin"] > proof.margin:
             raise CheckError(
                 f"the certificate states a margin of {certificate.facts['margin']:g}: {proof.margin:g} is proved"
@@ -62,6 +66,7 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
     arithmetic = ARITHMETIC[numbers.dtype]
     stream = Stream(Meaning(program), numbers.tokens, numbers.positions, arithmetic)
     checker = HeadChecker(stream)
+    proved: set[int] = set()
     for i, layer in enumerate(numbers.layers):
         written = []
         for h, role in enumerate(layer.roles):
@@ -70,14 +75,16 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
                 written += checker.check(role, matrices)
             except CheckError as problem:
                 raise CheckError(f"layer {i}, head {h} ({role.name}): {problem}") from None
+            if role.kind != "step" and role.node is not None:
+                proved.add(role.node)
         for coordinate, column, bos in written:
             stream.add(coordinate, column, bos)
-    _check_defined(program, {role.node for layer in numbers.layers for role in layer.roles})
+    _check_defined(program, proved)
     margin, states = _separated(stream, program, numbers)
     return TokenProof(margin, checker.pairs + states)
 
 
-def _check_defined(program: TokenProgram, proved: set[int | None]) -> None:
+def _check_defined(program: TokenProgram, proved: set[int]) -> None:
     """Every node that the output reads has a value for every sequence. The heads prove it for their nodes, the interpreter
     for positional ones; another node must have a default, and a value that does not depend on the choice of a key."""
     for at in program.closure(program.output) - proved:

@@ -92,7 +92,7 @@ class TokenNetwork(PreciseModule):
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Logits (batch, positions, outputs) for token ids (batch, positions).
 
-        With `lengths` (batch,) each sequence ends there: later positions are not attended to, and their logits mean nothing."""
+        With `lengths` (batch,) each sequence ends there: later positions are not attended to, and their logits are 0."""
         ids, lengths, flat = self._checked(ids, lengths)
         heads = max((len(layer.roles) for layer in self._layers()), default=1)
         rows = _CHUNK // (heads * (ids.shape[1] + 1) ** 2)
@@ -106,11 +106,12 @@ class TokenNetwork(PreciseModule):
         """The attention weights of each head by its name: (batch, 1 + positions, 1 + positions), BOS first."""
         ids, lengths, flat = self._checked(ids, lengths)
         found: dict[str, Tensor] = {}
-        x, hidden = self._embedded(ids), self._hidden(ids, lengths)
+        padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
+        x = self._embedded(ids).masked_fill(padding, 0)
         for i, layer in enumerate(self._layers()):
             weights = layer.pattern(x, hidden)
             found |= {f"{i}.{h} {role.name}": weights[:, h] for h, role in enumerate(layer.roles)}
-            x = layer(x, hidden)
+            x = layer(x, hidden).masked_fill(padding, 0)
         return {name: weights[0] if flat else weights for name, weights in found.items()}
 
     @precise
@@ -177,12 +178,22 @@ class TokenNetwork(PreciseModule):
         return description(self.numbers(), self.program)
 
     def __repr__(self) -> str:
-        heads = ", ".join(str(len(layer.roles)) for layer in self._layers())
+        heads = ", ".join(str(len(getattr(layer, "roles", ()))) for layer in self.layers)
         shape = f"heads=[{heads}], d_model={len(self.coordinates)}"
         return f"TokenNetwork({len(self.vocabulary)} tokens, length <= {self.program.length}, {shape})"
 
     def _layers(self) -> list[TokenAttention]:
-        return [layer for layer in self.layers if isinstance(layer, TokenAttention)]
+        """All layers; raises if another module is among them, which would run without being read by `numbers`."""
+        found = self._modules.get("layers")
+        parts = list(found) if type(found) is nn.ModuleList else []
+        layers = [part for part in parts if type(part) is TokenAttention]
+        if type(found) is not nn.ModuleList or len(layers) < len(parts) or set(self._modules) != {"layers"}:
+            others = sorted({type(part).__name__ for part in parts} - {"TokenAttention"})
+            raise InputError(
+                f"the parts of a token network are the TokenAttention layers of net.layers alone: it has "
+                f"{', '.join(self._modules)} and layers of {', '.join(others) or 'no other'} kind; remove what was added"
+            )
+        return layers
 
     def _table(self, name: str) -> Tensor:
         found = getattr(self, name)
@@ -190,15 +201,22 @@ class TokenNetwork(PreciseModule):
         return found
 
     def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        x, hidden = self._embedded(ids), self._hidden(ids, lengths)
-        for layer in self.layers:
-            x = layer(x, hidden)
+        """The stream after the last layer. It is 0 at padding before every layer: keys and values there are 0, whatever a head
+        would write, so that 0 · value is 0 at every query."""
+        padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
+        x = self._embedded(ids).masked_fill(padding, 0)
+        for layer in self._layers():
+            x = layer(x, hidden).masked_fill(padding, 0)
         return x
 
     def _embedded(self, ids: Tensor) -> Tensor:
         bos = ids.new_full((len(ids), 1), len(self.vocabulary))
         both = torch.cat([bos, ids], 1)
         return self._table("tokens")[both] + self._table("positions")[: both.shape[1]]
+
+    def _padding(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The positions after the end of each sequence: (batch, positions, 1)."""
+        return (torch.arange(ids.shape[1] + 1, device=ids.device) > lengths[:, None])[..., None]
 
     def _hidden(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """The keys that a query does not see: (batch, 1, queries or 1, keys)."""

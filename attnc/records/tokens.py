@@ -32,8 +32,11 @@ class HeadRole:
 
     def __post_init__(self) -> None:
         check_types({"name": self.name, "kind": self.kind}, {"name": str, "kind": str})
-        if self.kind not in ROLES or type(self.node) not in (int, type(None)):
-            raise InputError(f"head {self.name!r} is {self.kind!r} of node {self.node!r}: expected {ROLES}")
+        if self.kind not in ROLES or type(self.node) is not (type(None) if self.kind == "step" else int):
+            expected = f"one of {ROLES}, with a node unless it is a step"
+            raise InputError(
+                f"head {self.name!r} is {self.kind!r} of node {self.node!r}: expected {expected}"
+            )
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,27 @@ NETWORK = "tests/network/test_tokens.py"
 
 TOKENS = [
     Mutation(
-        "tokens: BOS", HEADS, "        if not self.program.causal:\n            self._check_bos(head)\n", "",
+        "tokens: True and 1", "attnc/frontends/tokens/builder.py", "        text = repr(node)\n",
+        '        text = repr(node).replace("True", "1").replace("False", "0")\n', "True is taken for 1",
+        (f"{FRONT}::test_true_and_1_are_different_values",),
+    ),
+    Mutation(
+        "tokens: BOS", HEADS, "        self._check_bos(head)\n", "",
         "BOS may attend to data", (f"{RULES}::test_bos_must_attend_to_itself_unless_a_mask_makes_it",),
+    ),
+    Mutation(
+        "tokens: BOS of a causal program", HEADS, "        self._check_bos(head)\n",
+        "        if not self.program.causal:\n            self._check_bos(head)\n", "the score of BOS may overflow",
+        (f"{RULES}::test_the_score_of_bos_is_finite_in_causal_programs_too",),
+    ),
+    Mutation(
+        "tokens: order of preferences", HEADS, "else self._by_size(node.prefer, pairs.key)",
+        "else self.meaning.place(node.prefer, pairs.key)", "places are taken for the order of values",
+        (f"{RULES}::test_a_vocabulary_of_numbers_need_not_be_sorted",),
+    ),
+    Mutation(
+        "tokens: steps of nodes", HEADS, "            if role.node is not None:\n", "            if False:\n",
+        "a step may name a node", (f"{RULES}::test_a_step_proves_nothing_of_a_node",),
     ),
     Mutation(
         "tokens: steps near 0", HEADS, "up, down = np.asarray(s.lo[:, 0] >= self.gap, bool)",
@@ -96,8 +115,23 @@ TOKENS = [
         (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
     ),
     Mutation(
+        "tokens: states", TOP, 'or certificate.facts["states"] != proof.states:', "or False:",
+        "any number of states may be stated",
+        (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+    ),
+    Mutation(
         "tokens: mask of lengths", "attnc/network/tokens.py", "hidden = (at > lengths[:, None])[:, None, None]",
         "hidden = (at > lengths.max())[None, None, None]", "padding is attended to", (f"{NETWORK}::test_batches_and_padding",),
+    ),
+    Mutation(
+        "tokens: padding", "attnc/network/tokens.py",
+        "        for layer in self._layers():\n            x = layer(x, hidden).masked_fill(padding, 0)\n",
+        "        for layer in self._layers():\n            x = layer(x, hidden)\n", "padding may be infinite or NaN",
+        (f"{NETWORK}::test_padding_is_0_before_every_layer",),
+    ),
+    Mutation(
+        "tokens: other layers", "attnc/network/tokens.py", "len(layers) < len(parts) or ", "",
+        "layers of another class are passed over", (f"{NETWORK}::test_other_parts_are_noticed",),
     ),
     Mutation(
         "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap",

@@ -16,8 +16,9 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.check.token_states import Meaning, Stream
 from attnc.check.tokens import prove_tokens
 from attnc.check.values import CheckError
-from attnc.program.tokens import Get, TokenProgram
-from attnc.records.tokens import TokenNumbers
+from attnc.errors import InputError
+from attnc.program.tokens import Get, Index, Map, Predicate, Token, TokenProgram
+from attnc.records.tokens import HeadRole, TokenNumbers
 from attnc.tokens import ProgramBuilder, TokenNetwork, Variable
 from tests.check.test_tokens import changed
 
@@ -70,6 +71,62 @@ def test_bos_must_attend_to_itself_unless_a_mask_makes_it(build: Build) -> None:
             prove_tokens(net.program, other)
         else:
             assert "BOS" in refused(net, other)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 3e38), (torch.float64, 1.7e308)])
+def test_the_score_of_bos_is_finite_in_causal_programs_too(dtype: torch.dtype, large: float) -> None:
+    """Its query is finite, its score overflows: the weight of BOS to itself is NaN, and so is all that reads BOS later."""
+    p = tokens.program("abc", 4, causal=True)
+    previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="-")
+    net = p.compile(p.get(previous == p.tokens.q, p.tokens, default="-", tie="last"), dtype)
+    bos = coordinate(net, "bos")
+
+    def grow(query: Any) -> None:
+        query[0, :, -1] /= 2
+        query[0, bos, -1] = large
+
+    def double(key: Any) -> None:
+        key[0, bos, -1] = 2
+
+    numbers = changed(changed(net.numbers(), 0, "key", double), 0, "query", grow)
+    assert torch.isnan(TokenNetwork(numbers, net.program, None)(net.encode("abca"))).any()
+    assert "overflow" in refused(net, numbers)
+
+
+def test_a_vocabulary_of_numbers_need_not_be_sorted() -> None:
+    """`prefer` takes the largest value, not the last place in the vocabulary."""
+    p, q = (tokens.program([2, 0, 1], 3) for _ in range(2))
+    by_value = p.compile(p.get(True, p.tokens, prefer=p.tokens, default=0, tie="last"))
+    assert (
+        by_value.run([2, 0])
+        == p.interpret(p.get(True, p.tokens, prefer=p.tokens, tie="last"), [2, 0])
+        == [2, 2]
+    )
+    by_place = q.compile(
+        q.get(True, q.tokens, prefer=q.tokens.map([2, 0, 1].index), default=0, tie="last", name="place")
+    )
+    layer = by_place.numbers().layers[0]
+    role = replace(layer.roles[0], node=by_value.program.output)
+    numbers = replace(by_place.numbers(), layers=(replace(layer, roles=(role,)),))
+    assert by_place.run([2, 0]) == [0, 0]
+    assert "preferred" in refused(by_value, numbers)
+
+
+def test_a_step_proves_nothing_of_a_node() -> None:
+    """The program is undefined for sequences without a; a step that claims its selection does not make it defined."""
+    p = tokens.program("ab", 3)
+    other = p.compile(p.map(lambda t, i: t == "a" and i == 1, p.tokens, p.indices))
+    nodes = (Token(), Index(), Get((Predicate(0, None, ((True, False),)),), 1), Map((2,), (7, 7, 7)))
+    program = TokenProgram(("a", "b"), 3, False, nodes, ("token", "index", "", "out"), 3)
+    numbers = other.numbers()
+    numbers = replace(numbers, unembedding=np.ones((len(numbers.unembedding), 1)))
+    assert "no head" in refused(other, numbers, program)
+    with pytest.raises(InputError):
+        HeadRole("a step", "step", 2)
+    role = HeadRole("a step", "step")
+    object.__setattr__(role, "node", 2)
+    layers = tuple(replace(layer, roles=(role,) * len(layer.roles)) for layer in numbers.layers)
+    assert "step" in refused(other, replace(numbers, layers=layers), program)
 
 
 def test_a_coordinate_is_written_once() -> None:

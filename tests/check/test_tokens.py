@@ -112,11 +112,9 @@ def test_roles_are_claims() -> None:
     first, last = numbers.layers[0], numbers.layers[-1]
     swapped = replace(first, roles=(first.roles[1], first.roles[0]))
     assert not accepted(net, replace(numbers, layers=(swapped, *numbers.layers[1:])))
-    for role in (
-        replace(last.roles[0], kind="step"),
-        replace(last.roles[0], node=None),
-        replace(last.roles[0], node=99),
-    ):
+    with pytest.raises(InputError):
+        replace(last.roles[0], node=None)
+    for role in (replace(last.roles[0], kind="step", node=None), replace(last.roles[0], node=99)):
         assert not accepted(
             net, replace(numbers, layers=(*numbers.layers[:-1], replace(last, roles=(role,))))
         )
@@ -153,6 +151,7 @@ def test_causality_is_part_of_the_program() -> None:
         lambda c: replace(c, holds_for=None),
         lambda c: replace(c, dtype="float64"),
         lambda c: replace(c, facts={**c.facts, "margin": 2.0}),
+        lambda c: replace(c, facts={**c.facts, "states": 10**12}),
         lambda c: replace(c, facts={**c.facts, "layers": [1]}),
         lambda c: replace(c, facts={**c.facts, "program": "0"}),
         lambda c: replace(c, digests={**c.digests, "tokens": "0"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,50 @@ def test_batches_and_padding(net: tokens.TokenNetwork) -> None:
         assert [net.outputs[i] for i in found[row, : len(sequence)]] == net.run(sequence)
     assert not net(ids, lengths).isnan().any()
     assert net(ids[0]).shape == (5, 3) and net(ids[:0]).shape == (0, 5, 3)
+
+
+def test_padding_does_not_influence_other_positions(net: tokens.TokenNetwork) -> None:
+    """Whatever the rows of padding hold: here the position embedding and the first layer make them infinite and NaN."""
+    ids, lengths = net.encode("abcaa")[None], torch.tensor([3])
+    expected = net(net.encode("abc"))
+    with torch.no_grad():
+        net.positions[4:] = 3e38
+    found = net(ids, lengths)[0]
+    assert torch.equal(found[:3], expected) and not found[3:].any()
+    assert torch.equal(net.stream(ids, lengths)[0, :4], net.stream(ids[0, :3]))
+    assert not net.stream(ids, lengths)[0, 4:].any()
+    pattern = net.attention(ids, lengths)
+    for name, weights in net.attention(ids[0, :3]).items():
+        assert torch.equal(pattern[name][0, :4, :4], weights) and not pattern[name][0, :4, 4:].any()
+
+
+def test_padding_is_0_before_every_layer(net: tokens.TokenNetwork) -> None:
+    """A layer that makes its padding queries overflow: the next layer does not see it."""
+    expected = net(net.encode("abc"))
+    padding = torch.arange(6)[None, :, None] > 3
+    for layer in net.layers:
+        layer.register_forward_hook(lambda module, args, x: x.masked_fill(padding, torch.nan))
+    found = net(net.encode("abcaa")[None], torch.tensor([3]))[0]
+    assert torch.equal(found[:3], expected) and not found[3:].any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net.layers.append(attnc.head("cos", domain=(-8, 8), eps=1e-3)),
+        lambda net: net.layers.append(torch.nn.Identity()),
+        lambda net: setattr(net, "layers", torch.nn.Sequential(*net.layers)),
+        lambda net: setattr(net, "other", zoo.load("histogram", vocabulary=2, length=2)),
+    ],
+)
+def test_other_parts_are_noticed(
+    net: tokens.TokenNetwork, change: Callable[[tokens.TokenNetwork], object]
+) -> None:
+    change(net)
+    assert net.why_not_certified() is not None
+    assert attnc.verify(net).status is Status.UNKNOWN
+    with pytest.raises(InputError):
+        net.run("ab")
 
 
 @pytest.mark.parametrize(
