@@ -125,7 +125,15 @@ class Meaning:
         return States({v: p[keep] for v, p in places.items()}, int(keep.sum()))
 
     def place(self, node: int, states: States) -> NDArray[np.int64]:
-        """The place of a node's value in its domain, for each assignment."""
+        """The place of a node's value in its domain, for each assignment; what it reads is evaluated once each."""
+        found: dict[int, NDArray[np.int64]] = {}
+        for at in self.program.elementwise(node):
+            found[at] = self._place(at, states, found)
+        return found[node]
+
+    def _place(
+        self, node: int, states: States, found: Mapping[int, NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
         kind = self.program.nodes[node]
         if isinstance(kind, Token):
             return states.places["token"]
@@ -134,20 +142,22 @@ class Meaning:
         if isinstance(kind, Map):
             at = np.zeros(states.count, np.int64)
             for arg in kind.args:
-                at = at * len(self.program.domains[arg]) + self.place(arg, states)
+                at = at * len(self.program.domains[arg]) + found[arg]
             table = np.array([self.program.places[node][v] for v in kind.table], np.int64)
             return np.asarray(table[at], np.int64)
         if isinstance(kind, Linear):
-            return self._sums(node, kind, states)
+            return self._sums(node, kind, states, found)
         if not self.program.positional[node]:
             return states.places[node]
         last = np.full(states.count, self.n - 1) if self.program.causal else states.places["length"]
         return np.asarray(self._position_places(node)[states.places["index"], last], np.int64)
 
-    def _sums(self, node: int, kind: Linear, states: States) -> NDArray[np.int64]:
+    def _sums(
+        self, node: int, kind: Linear, states: States, found: Mapping[int, NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
         total: Exact = np.full(states.count, kind.constant, dtype=object)
         for arg, c in zip(kind.args, kind.coefficients, strict=True):
-            total = total + c * self.number(arg, states)
+            total = total + c * self._numbers(arg)[found[arg]]
         places = self.program.places[node]
         try:
             return np.array([places[v] for v in total.tolist()], np.int64)
@@ -158,10 +168,13 @@ class Meaning:
 
     def number(self, node: int, states: States) -> Exact:
         """The values of a node of numbers, exactly."""
+        values: Exact = self._numbers(node)[self.place(node, states)]
+        return values
+
+    def _numbers(self, node: int) -> Exact:
         known = np.empty(len(self.program.domains[node]), dtype=object)
         known[:] = [v if isinstance(v, Fraction) else int(v) for v in self.program.domains[node]]
-        values: Exact = known[self.place(node, states)]
-        return values
+        return known
 
     def dense(self, states: States, variables: tuple[Variable, ...], values: Exact) -> Exact:
         """Values of assignments as an array with an axis for each variable; 0 where there is none."""

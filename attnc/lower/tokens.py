@@ -37,7 +37,7 @@ from attnc.program.tokens import (
     TokenProgram,
     Value,
 )
-from attnc.program.tokens.program import numbers
+from attnc.program.tokens.program import numbers, whole
 from attnc.records.tokens import HeadRole, TokenNumbers
 
 
@@ -52,6 +52,7 @@ class Lowering:
         self._tokens, self._indices = self.plan.identity(tokens, 0), self.plan.identity(indices, 0)
         self._blocks: dict[int, Read] = {}
         self._raw: dict[int, Read] = {}
+        self._sums: dict[int, Read] = {}
 
     def network(self) -> TokenNumbers:
         """All matrices."""
@@ -102,22 +103,26 @@ class Lowering:
 
     def _along(self, atom: int, at: int) -> list[Value]:
         """The value of a node for each value of its only atom."""
-        node, places = self.program.nodes[at], self.program.places
-        if at == atom or not isinstance(node, (Map, Linear)):
-            return list(self.domains[atom])
-        columns = [self._along(atom, arg) for arg in node.args]
-        found: list[Value] = []
-        for values in zip(*columns, strict=True):
-            if isinstance(node, Linear):
-                terms = (c * Fraction(v) for c, v in zip(node.coefficients, values, strict=True))
-                total = node.constant + sum(terms, Fraction(0))
-                found.append(total.numerator if total.denominator == 1 else total)
-                continue
-            place = 0
-            for arg, value in zip(node.args, values, strict=True):
-                place = place * len(places[arg]) + places[arg][value]
-            found.append(node.table[place])
-        return found
+        found: dict[int, list[Value]] = {}
+        size = len(self.domains[atom])
+        for n in self.program.elementwise(at):
+            node = self.program.nodes[n]
+            if isinstance(node, (Map, Linear)):
+                rows = zip(*(found[arg] for arg in node.args), strict=True) if node.args else [()] * size
+                found[n] = [self._value(node, values) for values in rows]
+            else:
+                found[n] = list(self.domains[atom])
+        return found[at]
+
+    def _value(self, node: Map | Linear, values: Sequence[Value]) -> Value:
+        """The value of an elementwise node for values of its arguments."""
+        if isinstance(node, Linear):
+            terms = (c * Fraction(v) for c, v in zip(node.coefficients, values, strict=True))
+            return whole(node.constant + sum(terms, Fraction(0)))
+        place, places = 0, self.program.places
+        for arg, value in zip(node.args, values, strict=True):
+            place = place * len(places[arg]) + places[arg][value]
+        return node.table[place]
 
     def number(self, at: int) -> Read:
         """The value of a node of numbers as one function."""
@@ -125,10 +130,12 @@ class Lowering:
         if isinstance(node, Mean):
             return self._scalar(at).read
         if isinstance(node, Linear) and not self._is_table(at):
-            total = constant(node.constant)
-            for arg, c in zip(node.args, node.coefficients, strict=True):
-                total = total.plus(self.number(arg).times(np.array([[float(c)]])))
-            return total
+            if at not in self._sums:
+                total = constant(node.constant)
+                for arg, c in zip(node.args, node.coefficients, strict=True):
+                    total = total.plus(self.number(arg).times(np.array([[float(c)]])))
+                self._sums[at] = total
+            return self._sums[at]
         if isinstance(node, Map) and not self._is_table(at) and at not in self._blocks:
             return pieces(self.plan, self._scalar(at).ordered())
         column = np.array([[float(x)] for x in numbers(self.domains[at])])

@@ -33,9 +33,17 @@ def compile_tokens(
         raise InputError(f"dtype={dtype}: token networks run in torch.float32 or torch.float64")
     if claim not in ("proved", "measured"):
         raise InputError(f"claim={claim!r}: give 'proved', or 'measured' to allow what cannot be proved")
-    numbers = lower_tokens(program, str(dtype).removeprefix("torch."))
     try:
+        numbers = lower_tokens(program, str(dtype).removeprefix("torch."))
         proof = prove_tokens(program, numbers)
+    except RecursionError as problem:
+        raise InputError(
+            f"{program.title(program.output)} is computed by too long a chain of maps and sums: join some of them in one map"
+        ) from problem
+    except OverflowError as problem:
+        raise InputError(
+            f"the program has numbers beyond the range of {dtype}: use smaller ones, or strings"
+        ) from problem
     except CheckError as problem:
         if claim == "proved":
             raise NotExactError(

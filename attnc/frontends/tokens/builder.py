@@ -203,13 +203,27 @@ class ProgramBuilder:
         if not isinstance(given, Variable):
             raise InputError(f"a condition is a comparison, or True for all positions: got {given!r}")
         self.check_bool(given)
-        if given.node in self.conjunctions:
-            parts = (self.condition(Variable(self, n), query) for n in self.conjunctions[given.node])
-            return Where(self, tuple(p for part in parts for p in part.predicates))
-        values = tuple(bool(v) for v in given.domain)
-        if query:
-            return Where(self, (Predicate(None, given.node, tuple((v,) for v in values)),))
-        return Where(self, (Predicate(given.node, None, (values,)),))
+        return Where(self, tuple(self._alone(node, query) for node in self._parts(given.node)))
+
+    def _parts(self, node: int) -> list[int]:
+        """The variables whose conjunction a variable is, from left to right, each once."""
+        found: dict[int, None] = {}
+        seen: set[int] = set()
+        todo = [node]
+        while todo:
+            at = todo.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            if at in self.conjunctions:
+                todo += reversed(self.conjunctions[at])
+            else:
+                found[at] = None
+        return list(found)
+
+    def _alone(self, node: int, query: bool) -> Predicate:
+        values = tuple(bool(v) for v in self.known.domains[node])
+        return Predicate(None, node, tuple((v,) for v in values)) if query else Predicate(node, None, (values,))
 
     def check_bool(self, variable: Variable) -> None:
         """Raise unless a variable is True or False."""

@@ -29,6 +29,7 @@ from attnc.program.tokens.nodes import (
 MOST_VALUES = 1 << 17  # of a domain
 MOST_LENGTH = 512
 Domain = tuple[Value, ...]
+_DERIVED = ("places", "positional", "_atoms")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class TokenProgram:
     def extended(self, node: Node, name: str) -> TokenProgram:
         """The program with one more node, which is its output; the domains of the others are not derived again."""
         longer = TokenProgram.__new__(TokenProgram)
-        fields = {name: value for name, value in vars(self).items() if name not in ("places", "positional")}
+        fields = {name: value for name, value in vars(self).items() if name not in _DERIVED}
         at = len(self.nodes)
         longer.__dict__.update(fields, nodes=(*self.nodes, node), names=(*self.names, name), output=at)
         longer.__dict__["domains"] = (*self.domains, longer._domain(at, self.domains))
@@ -113,10 +114,27 @@ class TokenProgram:
 
     def atoms(self, at: int) -> tuple[int, ...]:
         """The nodes that are not elementwise which the value of a node at a position is a function of."""
-        node = self.nodes[at]
-        if not isinstance(node, (Map, Linear)):
-            return (at,)
-        return tuple(sorted({atom for arg in arguments(node) for atom in self.atoms(arg)}))
+        return self._atoms[at]
+
+    @cached_property
+    def _atoms(self) -> tuple[tuple[int, ...], ...]:
+        found: list[tuple[int, ...]] = []
+        for at, node in enumerate(self.nodes):
+            elementwise = isinstance(node, (Map, Linear))
+            atoms = {atom for arg in arguments(node) for atom in found[arg]} if elementwise else {at}
+            found.append(tuple(sorted(atoms)))
+        return tuple(found)
+
+    def elementwise(self, at: int) -> list[int]:
+        """A node and the nodes that its value at a position is computed from there, each once, in order."""
+        found: set[int] = set()
+        todo = [at]
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += arguments(self.nodes[node])
+        return sorted(found)
 
     @cached_property
     def places(self) -> tuple[dict[Value, int], ...]:
