@@ -23,6 +23,7 @@ from attnc.functions import Function, get
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
 from attnc.records.record import LiteralRecord, read
+from attnc.records.tokens import rebuilt
 
 Checker = Callable[[Any, Function | None], Verdict]
 
@@ -133,6 +134,6 @@ CHECKERS: dict[str, Checker] = {
     "learner": _learner,
     "quadratic": lambda head, f: check_quadratic(head.numbers(), head.certificate),
     "literal": _literal,
-    "tokens": lambda net, f: check_tokens(net.program, net.numbers(), net.certificate),
+    "tokens": lambda net, f: check_tokens(rebuilt(net.program), net.numbers(), net.certificate),
     "directory": lambda path, f: check_directory(path),
 }

@@ -20,7 +20,7 @@ from attnc.program.tokens import TokenProgram, Value
 from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE, seal
 from attnc.records.record import Record, write
-from attnc.records.tokens import MATRICES, HeadRole, TokenLayer, TokenNumbers, program_to_json
+from attnc.records.tokens import MATRICES, HeadRole, TokenLayer, TokenNumbers, program_to_json, rebuilt
 
 _CHUNK = 1 << 22  # attention weights held at once
 
@@ -154,7 +154,7 @@ class TokenNetwork(PreciseModule):
         if self.certificate.status is not Status.PROVED:
             return f"the certificate is {self.certificate.status}, not proved"
         try:
-            meaning = seal(program_to_json(self.program))
+            meaning = seal(program_to_json(rebuilt(self.program)))
         except DAMAGE as problem:
             return f"the program was replaced: {problem}"
         if meaning != self.certificate.digests.get("program"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from attnc.errors import FileError, InputError
 from attnc.program.step import Numbers
 from attnc.program.tokens import KINDS, Node, Predicate, TokenProgram
+from attnc.program.tokens.program import DERIVED
 from attnc.records.fields import check_types, seal, with_fields
 from attnc.records.numbers import Array, digest
 
@@ -155,6 +158,32 @@ def program_from_json(record: object) -> TokenProgram:
     nodes = tuple(_node(node) for node in body["nodes"])
     vocabulary, names = tuple(body["vocabulary"]), tuple(body["names"])
     return TokenProgram(vocabulary, body["length"], body["causal"], nodes, names, body["output"])
+
+
+def rebuilt(program: TokenProgram) -> TokenProgram:
+    """The same program, derived again from its JSON; raises `InputError` if the given object has other domains or is a subclass.
+
+    A program keeps what it derived; replaced, that would give the classes of a network another meaning."""
+    if type(program) is not TokenProgram:
+        raise InputError(f"the program is a {type(program).__name__}: expected a TokenProgram")
+    fresh = _from_text(json.dumps(program_to_json(program)))
+    known = vars(program)
+    same = [(type(v), v) for v in _plain(program)] == [(type(v), v) for v in _plain(fresh)]
+    same = same and repr(program.domains) == repr(fresh.domains)  # by their text: True == 1
+    same = same and all(known[name] == getattr(fresh, name) for name in DERIVED if name in known)
+    if not same:
+        raise InputError("the program has other values than its nodes give: it was changed after it was made")
+    return fresh
+
+
+def _plain(program: TokenProgram) -> tuple[Any, ...]:
+    kinds = tuple(type(node) for node in program.nodes)
+    return program.vocabulary, program.length, program.causal, program.names, program.output, kinds
+
+
+@lru_cache(maxsize=32)
+def _from_text(text: str) -> TokenProgram:
+    return program_from_json(json.loads(text))
 
 
 def _node_json(node: Node) -> dict[str, Any]:

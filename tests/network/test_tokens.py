@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import attnc
 from attnc import tokens, zoo
 from attnc.errors import FileError, InputError
+from attnc.program.tokens import TokenProgram
 from attnc.records.certificate import Status
 
 
@@ -154,6 +156,21 @@ def test_another_program_ends_the_certificate(net: tokens.TokenNetwork) -> None:
     net.program = zoo.load("histogram", vocabulary=3, length=5).program
     assert net.why_not_certified() is not None
     assert attnc.verify(net).status is Status.UNKNOWN
+
+
+def test_a_changed_program_ends_the_certificate() -> None:
+    """The domain of the output is replaced in the program's cache: its fields are the same, the network returns other values."""
+    p = tokens.program("ab", 3)
+    for values in (("y", "x"), (1, 0)):
+        output = p.tokens.map(lambda t: {"a": "x", "b": "y"}[t]) if values == ("y", "x") else p.tokens == "a"
+        net = p.compile(output)
+        assert net.why_not_certified() is None and attnc.verify(net)
+        vars(net.program)["domains"] = (*net.program.domains[:-1], values)
+        assert net.why_not_certified() is not None and attnc.verify(net).status is Status.UNKNOWN
+    net = p.compile(p.tokens)
+    program = type("Other", (TokenProgram,), {})
+    net.program = program(*(getattr(net.program, f.name) for f in fields(net.program)))
+    assert net.why_not_certified() is not None and attnc.verify(net).status is Status.UNKNOWN
 
 
 def test_attention_is_exact() -> None:

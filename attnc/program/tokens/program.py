@@ -29,7 +29,7 @@ from attnc.program.tokens.nodes import (
 MOST_VALUES = 1 << 17  # of a domain
 MOST_LENGTH = 512
 Domain = tuple[Value, ...]
-_DERIVED = ("places", "positional", "_atoms")
+DERIVED = ("places", "positional", "_atoms")  # what a program keeps beside its fields and domains
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class TokenProgram:
     def extended(self, node: Node, name: str) -> TokenProgram:
         """The program with one more node, which is its output; the domains of the others are not derived again."""
         longer = TokenProgram.__new__(TokenProgram)
-        fields = {name: value for name, value in vars(self).items() if name not in _DERIVED}
+        fields = {name: value for name, value in vars(self).items() if name not in DERIVED}
         at = len(self.nodes)
         longer.__dict__.update(fields, nodes=(*self.nodes, node), names=(*self.names, name), output=at)
         longer.__dict__["domains"] = (*self.domains, longer._domain(at, self.domains))
