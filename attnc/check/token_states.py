@@ -131,9 +131,7 @@ class Meaning:
             found[at] = self._place(at, states, found)
         return found[node]
 
-    def _place(
-        self, node: int, states: States, found: Mapping[int, NDArray[np.int64]]
-    ) -> NDArray[np.int64]:
+    def _place(self, node: int, states: States, found: Mapping[int, NDArray[np.int64]]) -> NDArray[np.int64]:
         kind = self.program.nodes[node]
         if isinstance(kind, Token):
             return states.places["token"]

@@ -135,11 +135,9 @@ class TokenNetwork(PreciseModule):
 
     def encode(self, sequence: Sequence[str | int]) -> Tensor:
         """The ids of a sequence of tokens; raises for a token that is not in the vocabulary."""
-        places = {(type(token), token): i for i, token in enumerate(self.vocabulary)}
-        for token in sequence:
-            if (type(token), token) not in places:
-                raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}")
-        return torch.tensor([places[type(token), token] for token in sequence], dtype=torch.int64)
+        places = {token: i for i, token in enumerate(self.vocabulary)}
+        tokens = self.program.sequence(sequence)
+        return torch.tensor([places[token] for token in tokens], dtype=torch.int64)
 
     def numbers(self) -> TokenNumbers:
         """The stored numbers."""

@@ -134,6 +134,11 @@ TOKENS = [
         "layers of another class are passed over", (f"{NETWORK}::test_other_parts_are_noticed",),
     ),
     Mutation(
+        "tokens: replaced domains", "attnc/records/tokens.py", "repr(program.domains) == repr(fresh.domains)",
+        "program.domains == fresh.domains", "values 1 and 0 are taken for True and False",
+        (f"{NETWORK}::test_a_changed_program_ends_the_certificate",),
+    ),
+    Mutation(
         "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap",
         "return _joined(pairs), unit * len(node.where)",
         "BOS ties with selected keys", (f"{FRONT}::test_expressions",),

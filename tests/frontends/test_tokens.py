@@ -12,7 +12,7 @@ import torch
 import attnc
 from attnc import tokens
 from attnc.errors import InputError, NotExactError
-from attnc.program.tokens import TokenProgram
+from attnc.program.tokens import Count, Index, Linear, Map, Predicate, Token, TokenProgram
 from attnc.records.certificate import Status
 from attnc.records.tokens import program_from_json, program_to_json
 from attnc.tokens import ProgramBuilder, Variable
@@ -47,8 +47,18 @@ EXPRESSIONS: list[tuple[str, Callable[[ProgramBuilder], Variable], list[Any]]] =
     ("prefer", lambda p: p.get(True, p.tokens, prefer=p.indices % 2, tie="first"), ["a"] * 4),
     ("product", lambda p: p.indices * p.indices, [0, 1, 4, 9]),
     ("nothing to compute", lambda p: p.tokens, ["b", "a", "c", "c"]),
+    ("negated", lambda p: p.get(p.indices - 3 == -p.indices.q, p.tokens, default="-"), ["c", "c", "a", "b"]),
+    ("halved", lambda p: p.get(p.indices == p.indices.q // 2, p.tokens), ["b", "b", "a", "a"]),
     ("constant", lambda p: p.tokens.map(lambda t: 7), [7, 7, 7, 7]),
 ]
+
+
+def _chain(p: ProgramBuilder, length: int) -> Variable:
+    """1 - (1 - (1 - …)): so many sums in a row."""
+    x = p.count(p.tokens == "a") + p.count(p.tokens == p.tokens.q)
+    for _ in range(length):
+        x = 1 - x
+    return x
 
 
 @pytest.mark.parametrize(("build", "expected"), [e[1:] for e in EXPRESSIONS], ids=[e[0] for e in EXPRESSIONS])
@@ -61,6 +71,20 @@ def test_expressions(
     assert net.certificate.proved and net.run("bacc") == expected
     again = program_from_json(program_to_json(p.program(output)))
     assert isinstance(again, TokenProgram) and again.domains == p.program(output).domains
+
+
+def test_shared_arguments_are_evaluated_once() -> None:
+    """Each variable is read twice by the next: 2^60 visits, if they were not shared."""
+    p = tokens.program("ab", max_len=3)
+    x = y = p.tokens == "a"
+    z = p.count(p.tokens == "a") + p.count(p.tokens == p.tokens.q)
+    for _ in range(60):
+        x, y, z = p.map(lambda a, b: a or b, x, x), y & y, (z + z).map(lambda v: v // 2)
+    net = p.compile(p.get(x, p.tokens, default="b", tie="last"))
+    assert net.run("aba") == ["a"] * 3 and attnc.verify(net)
+    assert p.compile(p.count(y)).run("aba") == [2, 2, 2]
+    assert p.compile(z).run("aba") == [4, 3, 4]
+    assert p.compile(_chain(p, 100)).run("aba") == [4, 3, 4]
 
 
 def test_true_and_1_are_different_values() -> None:
@@ -89,6 +113,20 @@ def test_integers_as_tokens_and_causality() -> None:
         lambda p: tokens.program("", 4), lambda p: tokens.program("aa", 4), lambda p: tokens.program("ab", 0),
         lambda p: tokens.program(["a", 1], 4), lambda p: tokens.program(3, 4), lambda p: tokens.program("ab", 4, causal=1),
         lambda p: tokens.program("ab", 10**6), lambda p: tokens.program([1.5], 2),
+        lambda p: tokens.program({"a", "b"}, 4), lambda p: tokens.program([["a"]], 4),
+        lambda p: p.interpret(p.tokens, None), lambda p: p.interpret(p.tokens, [["a"]]), lambda p: p.interpret(p.tokens, 5),
+        lambda p: p.get(True, p.tokens, tie=["last"]), lambda p: p.count(True, name=5),
+        lambda p: p.linear(((1.5, p.indices),)), lambda p: p.linear((p.indices,)), lambda p: p.linear(5),
+        lambda p: p.linear(((1, p.indices),), 0.5),
+        lambda p: p.compile(p.tokens.map(lambda t: 10**400 * (t == "a")) + p.indices),
+        lambda p: p.compile(p.get(True, p.tokens, prefer=p.tokens.map(lambda t: 10**400 * (t == "a")), tie="last")),
+        lambda p: p.compile(_chain(p, 1100)),
+        lambda p: TokenProgram(("a", "b"), 2, False, (Token(), Count((Predicate(0, None, ((True,),)),))), ("", ""), 1),
+        lambda p: TokenProgram(("a",), 2, False, (Index(), Count((Predicate(0, None, ((True,),)),))), ("", ""), 1),
+        lambda p: TokenProgram(("a",), 2, False, (Index(), Linear((0,), (1.5,))), ("", ""), 1),
+        lambda p: TokenProgram(("a",), 2, False, (Token(), Map((0,), 5)), ("", ""), 1),
+        lambda p: TokenProgram(("a",), 2, False, (Token(), Count((5,))), ("", ""), 1),
+        lambda p: TokenProgram(("a",), 2, False, (5,), ("",), 0),
         lambda p: p.tokens.map({"a": 1}.__getitem__),
         lambda p: p.tokens.map(lambda t: None), lambda p: p.tokens.map(lambda t: 1.5),
         lambda p: p.tokens.map(lambda t: 1 if t == "a" else True),

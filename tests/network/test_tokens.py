@@ -99,7 +99,7 @@ def test_bad_lengths(net: tokens.TokenNetwork, lengths: object) -> None:
 
 
 def test_bad_sequences(net: tokens.TokenNetwork) -> None:
-    for sequence in ("", "abcabc", "abd", [0, 1]):
+    for sequence in ("", "abcabc", "abd", [0, 1], 5, None, [["a"]], torch.tensor([0, 1])):
         with pytest.raises(InputError):
             net.run(sequence)
 

@@ -53,8 +53,8 @@ class ProgramBuilder:
     """A token program while it is written: `tokens` and `indices` are its first variables."""
 
     def __init__(self, vocab: Iterable[str | int], max_len: int, causal: bool = False) -> None:
-        if not isinstance(vocab, Iterable):
-            raise InputError(f"vocab={vocab!r}: give the tokens, a string or a list")
+        if not isinstance(vocab, Iterable) or isinstance(vocab, (set, frozenset)):
+            raise InputError(f"vocab={vocab!r:.80}: give the tokens in their order, as a string or a list")
         self.known = TokenProgram(tuple(vocab), max_len, causal, (Token(), Index()), ("token", "index"), 0)
         self.conjunctions: dict[
             int, tuple[int, int]
@@ -136,8 +136,15 @@ class ProgramBuilder:
 
     def linear(self, terms: Sequence[tuple[int, Variable]], constant: int = 0) -> Variable:
         """constant + Σ coefficient · variable."""
-        args = tuple(self._own(v).node for _, v in terms)
-        return self._add(Linear(args, tuple(c for c, _ in terms), constant), "")
+        try:
+            pairs = [(self.whole(c), self._own(v).node) for c, v in terms]
+        except (TypeError, ValueError) as problem:
+            raise InputError(
+                f"linear takes pairs of a whole number and a variable: got {terms!r}"
+            ) from problem
+        return self._add(
+            Linear(tuple(n for _, n in pairs), tuple(c for c, _ in pairs), self.whole(constant)), ""
+        )
 
     def program(self, output: Variable) -> TokenProgram:
         """The finished program with this output: the nodes that it needs."""
@@ -223,7 +230,9 @@ class ProgramBuilder:
 
     def _alone(self, node: int, query: bool) -> Predicate:
         values = tuple(bool(v) for v in self.known.domains[node])
-        return Predicate(None, node, tuple((v,) for v in values)) if query else Predicate(node, None, (values,))
+        return (
+            Predicate(None, node, tuple((v,) for v in values)) if query else Predicate(node, None, (values,))
+        )
 
     def check_bool(self, variable: Variable) -> None:
         """Raise unless a variable is True or False."""

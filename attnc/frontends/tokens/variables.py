@@ -185,6 +185,12 @@ class Query(_Comparable):
     def __mod__(self, other: object) -> Query:
         return self._arithmetic(other, operator.mod)
 
+    def __floordiv__(self, other: object) -> Query:
+        return self._arithmetic(other, operator.floordiv)
+
+    def __neg__(self) -> Query:
+        return Query(-self.variable)
+
     def __repr__(self) -> str:
         return f"{self.variable!r}.q"
 

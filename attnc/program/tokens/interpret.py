@@ -23,11 +23,9 @@ def run(program: TokenProgram, sequence: Sequence[str | int]) -> list[Value]:
     >>> run(counts, "aab")
     [2, 2, 1]
     """
+    sequence = program.sequence(sequence)
     if not 1 <= len(sequence) <= program.length:
         raise InputError(f"a sequence of {len(sequence)} tokens: the program takes 1 to {program.length}")
-    for token in sequence:
-        if token not in program.vocabulary or type(token) is not type(program.vocabulary[0]):
-            raise InputError(f"the token {token!r} is not in the vocabulary {program.vocabulary}")
     return columns(program, sequence, program.output, program.places)[program.output]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnc.errors import InputError
 from attnc.program.tokens.nodes import (
+    KINDS,
     Count,
     Get,
     Index,
@@ -59,10 +60,10 @@ class TokenProgram:
         if type(self.output) is not int or not 0 <= self.output < len(self.nodes):
             raise InputError(f"the output is node {self.output!r} of {len(self.nodes)}")
         for at, node in enumerate(self.nodes):
+            _check_fields(node)
             if any(type(n) is not int or not 0 <= n < at for n in references(node)):
                 raise InputError(f"{self.title(at)} reads {references(node)}: expected earlier nodes")
-        for at in range(len(self.nodes)):
-            self._check_node(at)
+        assert self.domains  # deriving them checks each node against those before it
 
     def extended(self, node: Node, name: str) -> TokenProgram:
         """The program with one more node, which is its output; the domains of the others are not derived again."""
@@ -71,7 +72,6 @@ class TokenProgram:
         at = len(self.nodes)
         longer.__dict__.update(fields, nodes=(*self.nodes, node), names=(*self.names, name), output=at)
         longer.__dict__["domains"] = (*self.domains, longer._domain(at, self.domains))
-        longer._check_node(at)
         return longer
 
     def renamed(self, names: tuple[str, ...]) -> TokenProgram:
@@ -90,6 +90,16 @@ class TokenProgram:
                 found.add(node)
                 todo += references(self.nodes[node])
         return frozenset(found)
+
+    def sequence(self, given: Iterable[str | int]) -> list[str | int]:
+        """Tokens as a list; raises unless all are in the vocabulary."""
+        if not isinstance(given, Iterable):
+            raise InputError(f"got {given!r}: give a sequence of tokens, a string or a list")
+        tokens, kind, known = list(given), type(self.vocabulary[0]), set(self.vocabulary)
+        for token in tokens:
+            if type(token) is not kind or token not in known:
+                raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}")
+        return tokens
 
     def title(self, at: int) -> str:
         """The kind and the name of a node."""
@@ -146,6 +156,8 @@ class TokenProgram:
         return _at_positions(self, at, self.places)
 
     def _domain(self, at: int, before: Sequence[Domain]) -> Domain:
+        """The domain of a node, given those of the nodes before it; raises unless it fits them."""
+        self._check_node(at, before)
         node = self.nodes[at]
         if isinstance(node, Token):
             return self.vocabulary
@@ -165,9 +177,9 @@ class TokenProgram:
         extra = () if node.default is None else (node.default,)
         return ordered((*before[node.value], *extra))
 
-    def _check_node(self, at: int) -> None:
+    def _check_node(self, at: int, domains: Sequence[Domain]) -> None:
         """Raise unless a node fits the domains of what it reads."""
-        node, domains = self.nodes[at], self.domains
+        node = self.nodes[at]
         if isinstance(node, Map):
             size = math.prod(len(domains[n]) for n in node.args)
             if not node.args or len(node.table) != size or size > MOST_VALUES:
@@ -176,30 +188,30 @@ class TokenProgram:
             wholes = (*node.coefficients, node.constant)
             if len(node.args) != len(node.coefficients) or {type(c) for c in wholes} != {int}:
                 raise InputError(f"{self.title(at)}: expected a whole coefficient for each of {node.args}")
-            self._check_numbers(at, node.args)
+            self._check_numbers(at, node.args, domains)
         if isinstance(node, (Count, Mean, Get)):
             for predicate in node.where:
-                self._check_predicate(at, predicate)
+                self._check_predicate(at, predicate, domains)
         if isinstance(node, Mean):
-            self._check_numbers(at, [node.value])
+            self._check_numbers(at, [node.value], domains)
             if type(node.default) is not int or any(v.denominator != 1 for v in numbers(domains[node.value])):
                 raise InputError(f"{self.title(at)}: the mean is of whole numbers, with a whole default")
         if isinstance(node, Get):
             if node.tie not in (None, "first", "last"):
                 raise InputError(f"{self.title(at)}: tie={node.tie!r}: give 'first', 'last' or None")
             if node.prefer is not None:
-                self._check_numbers(at, [node.prefer])
+                self._check_numbers(at, [node.prefer], domains)
             if type(node.default) not in (str, int, bool, type(None)):
                 raise InputError(f"{self.title(at)}: default={node.default!r}: give a token or a number")
 
-    def _check_numbers(self, at: int, args: Iterable[int]) -> None:
+    def _check_numbers(self, at: int, args: Iterable[int], domains: Sequence[Domain]) -> None:
         for n in args:
-            if not all(isinstance(v, (int, Fraction)) for v in self.domains[n]):
-                kind = f"{self.title(n)} has the values {self.domains[n][:4]}"
+            if not all(isinstance(v, (int, Fraction)) for v in domains[n]):
+                kind = f"{self.title(n)} has the values {domains[n][:4]}"
                 raise InputError(f"{self.title(at)} takes numbers: {kind}")
 
-    def _check_predicate(self, at: int, p: Predicate) -> None:
-        rows, columns = (1 if n is None else len(self.domains[n]) for n in (p.query, p.key))
+    def _check_predicate(self, at: int, p: Predicate, domains: Sequence[Domain]) -> None:
+        rows, columns = (1 if n is None else len(domains[n]) for n in (p.query, p.key))
         table = p.table
         if len(table) != rows or any(len(row) != columns for row in table):
             raise InputError(f"{self.title(at)}: a predicate needs a table of {rows} rows, {columns} columns")
@@ -245,6 +257,21 @@ def _check_vocabulary(vocabulary: Any) -> None:
         raise InputError(f"the vocabulary is {vocabulary!r}: give at least one token")
     if {type(v) for v in vocabulary} not in ({str}, {int}) or len(set(vocabulary)) != len(vocabulary):
         raise InputError("the tokens of a vocabulary are distinct strings, or distinct whole numbers")
+
+
+def _check_fields(node: Any) -> None:
+    """Raise unless an object is a node whose tables and arguments are tuples."""
+    if type(node) not in KINDS.values():
+        raise InputError(f"{node!r:.80} is no node of a token program: use one of {', '.join(KINDS)}")
+    where = getattr(node, "where", ())
+    tuples = [getattr(node, name, ()) for name in ("args", "table", "coefficients")] + [where]
+    if all(type(t) is tuple for t in tuples) and all(type(p) is Predicate for p in where):
+        tables = [p.table for p in where]
+        if all(type(t) is tuple and all(type(row) is tuple for row in t) for t in tables):
+            return
+    raise InputError(
+        f"{node!r:.80}: arguments, tables and conditions are tuples, conditions are of Predicate"
+    )
 
 
 def _sums(node: Linear, before: Sequence[Domain]) -> Domain:
