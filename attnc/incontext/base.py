@@ -170,16 +170,16 @@ class InContext(PreciseModule):
         The claim leaves room of 2 %, so that another derivation of the bound need not agree to the last digit."""
         executed, exact = (self._bounds(term).bound(EXAMPLES) for term in ("bound", "approximation"))
         known = math.isfinite(executed) and math.isfinite(exact)
-        bound, approximation = (round_up(x * 1.02) if known else 0.0 for x in (executed, exact))
+        bound, approximation = (round_up(x * 1.02) if known else math.inf for x in (executed, exact))
         approximation = min(approximation, bound)
-        left = bound - approximation
+        left = bound - approximation if known else math.inf
         heads = self._heads()
         return Certificate(
             subject="learner",
             name=self.algorithm.replace("_", " "),
             status=Status.PROVED if known else Status.UNKNOWN,
             approximation=approximation,
-            rounding=round_up(math.nextafter(left, math.inf)) if left > 0 else 0.0,
+            rounding=round_up(math.nextafter(left, math.inf)) if 0 < left < math.inf else max(left, 0.0),
             bound=bound,
             holds_for=self._domain(),
             dtype=self.settings.dtype,

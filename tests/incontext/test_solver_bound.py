@@ -13,6 +13,7 @@ from attnc.arithmetic import ARITHMETIC
 from attnc.incontext import SolverRadius, ridge_regression
 from attnc.incontext.bounds import SolverBound
 from attnc.incontext.layers import gather_error
+from attnc.records.certificate import Status
 
 A = ARITHMETIC["float64"]
 
@@ -94,3 +95,11 @@ def test_the_last_products_count() -> None:
         altered(made, scales=(*made.settings.scales[:2], 0.2)).bound(20, 4.0, 4.0)
         >= made.settings.radius.p * one
     )
+
+
+def test_a_bound_that_is_not_known_is_infinite() -> None:
+    radius = SolverRadius(x=3, y=6, p=8, u=30)
+    solver = ridge_regression(0.1, features=3, iterations=10, radius=radius, start=0.5)
+    claim = solver.certificate
+    assert claim.status is Status.UNKNOWN
+    assert claim.bound == claim.approximation == claim.rounding == math.inf
