@@ -161,7 +161,7 @@ def test_another_program_ends_the_certificate(net: tokens.TokenNetwork) -> None:
 def test_a_changed_program_ends_the_certificate() -> None:
     """The domain of the output is replaced in the program's cache: its fields are the same, the network returns other values."""
     p = tokens.program("ab", 3)
-    for values in (("y", "x"), (1, 0)):
+    for values in (("y", "x"), (0, 1)):
         output = p.tokens.map(lambda t: {"a": "x", "b": "y"}[t]) if values == ("y", "x") else p.tokens == "a"
         net = p.compile(output)
         assert net.why_not_certified() is None and attnc.verify(net)
