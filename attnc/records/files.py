@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from safetensors.numpy import save
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.program.step import Numbers
 from attnc.records.merged import NUMBER, merged
-from attnc.records.numbers import digest
+from attnc.records.numbers import TENSORS, digest
 
 NOT_QUANTISED = "save the model with weights in float32, float64, bfloat16 or float16"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -160,10 +159,12 @@ class Directory:
     def find(self, name: str, role: str, expected: str) -> Numbers:
         """The tensor of this name and digest. transformers renames some tensors when it saves a model: then it is the one with
         this digest, the same numbers and the same end in its name. Those of experts are stored one by one, and merged here."""
-        place, changed = _PLACE.findall(name), False
+        place, changed = _PLACE.findall(name), name in self.files
         others = [other for other in self.files if _PLACE.findall(other) == place]
-        found = (self.files[one].read(one) for one in ([name] if name in self.files else others))
-        for array in found if name in self.files else itertools.chain(found, merged(self.files, name, role)):
+        for one in [name] if changed else others:
+            if digest(role, array := self.files[one].read(one)) == expected:
+                return array
+        for array in () if changed or role in TENSORS else merged(self.files, name, role):
             if digest(role, array) == expected:
                 return array
             changed = True
