@@ -19,13 +19,14 @@ from safetensors.numpy import save
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.program.step import Numbers
 from attnc.records.merged import NUMBER, merged
-from attnc.records.numbers import TENSORS, digest
+from attnc.records.numbers import digest
 
 NOT_QUANTISED = "save the model with weights in float32, float64, bfloat16 or float16"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONVERTED, CONVERTED_INDEX = "attnc.safetensors", "attnc.safetensors.index.json"  # of a converted model
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
 _PLACE = re.compile(rf"{NUMBER.pattern}|\w+$")  # of layers.0.mlp.weight: 0, weight
+_MAPS = ("first", "second", "up")  # roles of tensors that experts may have
 
 
 def write_file(
@@ -164,7 +165,7 @@ class Directory:
         for one in [name] if changed else others:
             if digest(role, array := self.files[one].read(one)) == expected:
                 return array
-        for array in () if changed or role in TENSORS else merged(self.files, name, role):
+        for array in merged(self.files, name, role) if not changed and role.startswith(_MAPS) else ():
             if digest(role, array) == expected:
                 return array
             changed = True
