@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LENS := .venv-lens
 
-.PHONY: demo test test-all test-lens attack mutants bench reproduce lint types docs clean
+.PHONY: demo test test-all test-lens attack mutants bench reproduce lint types docs explorer site clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -16,8 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	mkdir -p out
-	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 -o out/gelu.safetensors --plot out/gelu.png --force
-	$(BIN)/attnc verify out/gelu.safetensors
+	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 -o out/gelu.safetensors --report out/gelu.html --force
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -53,10 +52,12 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/heads.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/rates.py
+	$(BIN)/python benchmarks/selector_rates.py
 	$(BIN)/python benchmarks/incontext.py
 	$(BIN)/python benchmarks/pretrained.py
 	$(BIN)/python benchmarks/export.py
 	$(BIN)/python benchmarks/huggingface.py
+	$(BIN)/python benchmarks/huggingface_families.py
 	$(BIN)/python benchmarks/tokens.py
 
 reproduce: $(STAMP)
@@ -68,6 +69,15 @@ docs: bench
 	$(BIN)/python benchmarks/network_pictures.py
 	$(BIN)/python benchmarks/gallery.py
 	$(BIN)/python benchmarks/zoo.py
+
+# The numbers of docs/explorer.md, from MiniLM and others; about two minutes.
+explorer: $(STAMP)
+	$(BIN)/python benchmarks/explorer.py
+
+# The site in out/site, which opens from files; then every page is checked, in Chromium too where it is installed.
+site: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going -d out/site-trees -b html docs out/site
+	$(BIN)/python docs/check.py out/site
 
 clean:
 	rm -rf $(VENV) $(LENS) out build attnc.egg-info

@@ -48,6 +48,13 @@ def checked_count(name: str, given: object, least: int = 1, most: int | None = N
     return int(given)  # type: ignore[call-overload, no-any-return]
 
 
+def checked_jobs(given: object) -> int:
+    """A number of parallel jobs as joblib takes it: -1 is one for each core, -2 one less."""
+    if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or given == 0:
+        raise InputError(f"jobs={given!r}: give a positive integer, or -1 for one job on each core")
+    return int(given)
+
+
 def checked_choice(name: str, given: object, accepted: Sequence[str], advice: str = "") -> str:
     """One word of a list."""
     if not isinstance(given, str) or given not in accepted:

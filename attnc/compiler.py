@@ -21,19 +21,21 @@ from attnc.arguments import (
 from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends import to_program
+from attnc.frontends.advice import advising_compile
 from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
-from attnc.frontends.sklearn import is_estimator
-from attnc.heads.target import Progress
+from attnc.frontends.sklearn import is_estimator, task_of
 from attnc.lower.layers import check_ids
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.program.program import Program
+from attnc.progress import Progress, resolve_progress, watched
 
 COMPILED = ("layers", "two-layer", "attention-softmax")
 
 
+@watched("compiling")
 def compile(
     model: Any,
     *,
@@ -49,7 +51,7 @@ def compile(
     dtype: torch.dtype | None = None,
     engine: str = "softmax",
     strict: bool | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Network:
     """Compile a trained network or any continuous function to attention, with every output within eps on the whole box.
 
@@ -81,7 +83,7 @@ def compile(
     allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_choices(method, form)
-    report = progress or (lambda _: None)
+    report = resolve_progress(progress)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
             constants = (lipschitz, noise, tokens, seed)
@@ -89,7 +91,8 @@ def compile(
             net = compile_function(request, form or "two-layer")
         else:
             _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})
-            net = _of_model(model, domain, allowed, name, report, each)
+            with advising_compile(model, domain):
+                net = _of_model(model, domain, allowed, name, report, each)
             net.form = form or "layers"
     net.engine, net.strict = engine, strict
     return _in_form(net)
@@ -128,7 +131,10 @@ def _of_model(
     check_ids(program, domain)
     check_arithmetic(dtype, network=True)
     request = Request(program, domain, eps, dtype, progress, approximation)
-    return certified(request, lower(request))
+    net = certified(request, lower(request))
+    if is_estimator(model):
+        net.task, net.classes = task_of(model)
+    return net
 
 
 def _is_function(model: Any, method: str) -> bool:

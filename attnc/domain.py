@@ -99,6 +99,22 @@ class Box:
             ends_at = f"lo={self.lo[at]:g} exceeds hi={self.hi[at]:g} at coordinate {at}"
             raise InputError(f"the box is empty: {ends_at}; give lo <= hi")
 
+    @classmethod
+    def from_data(cls, x: Any, margin: float = 0.0) -> Box:
+        """The smallest box that contains every row of the data x (rows, *shape), an array, a tensor or a DataFrame; with
+        `margin`, wider at each end by that fraction of its width.
+
+        >>> Box.from_data([[0.0, 5.0], [1.0, 9.0]], margin=0.5).lo.tolist()
+        [-0.5, 3.0]
+        """
+        array = real_numbers(x if isinstance(x, torch.Tensor) else np.asarray(x), "x")
+        if array.ndim < 2 or not array.size:
+            raise InputError(f"x has the shape {array.shape}: give data of the shape (rows, features)")
+        if not isinstance(margin, (int, float)) or not 0 <= margin < math.inf:
+            raise InputError(f"margin={margin!r}: give a finite number that is at least 0")
+        lo, hi = array.min(0), array.max(0)
+        return Box(lo - margin * (hi - lo), hi + margin * (hi - lo))
+
     @property
     def size(self) -> int:
         return int(self.lo.size)

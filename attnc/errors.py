@@ -38,15 +38,19 @@ class Problem:
 
 
 class UnsupportedError(InputError):
-    """A model with parts that are not understood; `problems` lists every one of them."""
+    """A model with parts that are not understood; `problems` lists every one of them, `advice` says what else to call."""
 
-    def __init__(self, what: str, problems: Sequence[Problem]) -> None:
-        self.what, self.problems = what, tuple(problems)
+    def __init__(self, what: str, problems: Sequence[Problem], advice: str = "") -> None:
+        self.what, self.problems, self.advice = what, tuple(problems), advice
         listed = "\n".join(f"  - {problem}" for problem in problems)
-        super().__init__(f"{what}:\n{listed}")
+        super().__init__(f"{what}:\n{listed}" + (f"\n{advice}" if advice else ""))
+
+    def advised(self, advice: str) -> UnsupportedError:
+        """The same error with advice."""
+        return UnsupportedError(self.what, self.problems, advice or self.advice)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.what, self.problems)
+        return type(self), (self.what, self.problems, self.advice)
 
 
 class _OutOfReachError(AttncError):

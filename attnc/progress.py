@@ -1,8 +1,23 @@
-"""The one signature of progress callbacks."""
+"""Progress of long work: a bar in a terminal and in a notebook, nothing in a pipe."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import inspect
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from html import escape
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_DELAY = 0.5  # seconds before a bar appears: short work shows none
+_PAUSE = 0.2  # seconds between two updates of a notebook
 
 
 class Progress(Protocol):
@@ -13,3 +28,171 @@ class Progress(Protocol):
 
 def silent(message: str, done: int = 0, total: int = 0, /) -> None:
     """Report nothing."""
+
+
+class Display(Protocol):
+    """Where a bar is drawn."""
+
+    def start(self, message: str) -> None: ...
+    def update(self, message: str, done: int, total: int) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Terminal:
+    """A bar on stderr, removed at the end."""
+
+    def start(self, message: str) -> None:
+        from rich import progress as rich
+        from rich.console import Console
+
+        text = rich.TextColumn("{task.fields[count]}{task.description}", markup=False)
+        columns = (rich.SpinnerColumn(), rich.BarColumn(bar_width=24), rich.TimeElapsedColumn(), text)
+        self._bar = rich.Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(message, total=None, count="")
+        self._bar.start()
+
+    def update(self, message: str, done: int, total: int) -> None:
+        count = f"{done}/{total} " if total else ""
+        self._bar.update(self._task, description=message, completed=done, total=total or None, count=count)
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class Notebook:
+    """A line of HTML in the output of a cell, emptied at the end."""
+
+    def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
+        self._display, self._html, self._last = display, html, 0.0
+
+    def start(self, message: str) -> None:
+        self._began = time.monotonic()
+        self._handle = self._display(self._html(self._line(message, 0, 0)), display_id=True)
+
+    def update(self, message: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= _PAUSE:
+            self._last = now
+            self._handle.update(self._html(self._line(message, done, total)))
+
+    def stop(self) -> None:
+        self._handle.update(self._html(""))
+
+    def _line(self, message: str, done: int, total: int) -> str:
+        bar = f"<progress value='{done}' max='{total}'></progress>" if total else "<progress></progress>"
+        seconds = f"{time.monotonic() - self._began:.0f} s"
+        count = f"{done}/{total} " if total else ""
+        return f"<small>{bar} {seconds} · {count}{escape(message)}</small>"
+
+
+def find_display() -> Display | None:
+    """The display of this process; None in a pipe and in workers. IPython is asked only if it runs already."""
+    if multiprocessing.current_process().name != "MainProcess":
+        return None
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        from IPython.display import HTML, display
+
+        return Notebook(display, HTML)
+    return Terminal() if sys.stderr is not None and sys.stderr.isatty() else None
+
+
+class _Bar:
+    """A display that appears when the work takes longer than the delay. A timer starts it, so every call is locked."""
+
+    def __init__(self, display: Display, message: str, delay: float) -> None:
+        self._display, self._now, self._lock = display, (message, 0, 0), threading.Lock()
+        self._started = self._ended = False
+        self._timer = threading.Timer(delay, self._start)
+        self._timer.daemon = True
+        if delay:
+            self._timer.start()
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._display.start(self._now[0])
+                self._display.update(*self._now)
+                self._started = True
+
+    def __call__(self, message: str, done: int = 0, total: int = 0, /) -> None:
+        with self._lock:
+            self._now = (message, done, total)
+            if self._started and not self._ended:
+                self._display.update(*self._now)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._started:
+                self._display.stop()
+
+
+_shown: ContextVar[Progress | None] = ContextVar("attnc_progress", default=None)
+
+
+@contextmanager
+def shown(message: str, given: Progress | bool | None = None, delay: float = _DELAY) -> Iterator[Progress]:
+    """The progress callback of a call whose argument `progress` is `given`: a callable is used as it is, False is silent, None is
+    a bar in a terminal or a notebook after `delay` seconds. Work inside of work that has a bar writes its messages into that bar.
+
+    >>> with shown("working") as progress:
+    ...     progress("still working", 1, 2)
+    """
+    outer = _shown.get()
+    if callable(given) or given is False:
+        with _as_outer(silent):  # the calls inside show no bar of their own
+            yield given or silent
+        return
+    display = find_display() if outer is None else None
+    if outer is not None or display is None:
+        yield outer or silent
+        return
+    bar = _Bar(display, message, delay)
+    try:
+        with _as_outer(bar):
+            yield bar
+    finally:
+        bar.end()
+
+
+@contextmanager
+def _as_outer(progress: Progress) -> Iterator[None]:
+    token = _shown.set(progress)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def current() -> Progress:
+    """The callback of the bar that is shown now, or of none."""
+    return _shown.get() or silent
+
+
+def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Show a bar while a function runs. The function's argument `progress`, if it has one, becomes the bar's callback."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        reports = "progress" in inspect.signature(function).parameters
+
+        @wraps(function)
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            given: Any = kwargs.get("progress")
+            with shown(message, given) as progress:
+                if reports:
+                    kwargs["progress"] = progress
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def resolve_progress(progress: Progress | bool | None) -> Progress:
+    """The callback that `watched` passed on."""
+    return progress if callable(progress) else silent

@@ -3,7 +3,7 @@
 python benchmarks/directories.py            4 GB in the temporary directory, about an hour; table in docs/pretrained.md
 python benchmarks/directories.py --quick    a smoke test with a small model; writes to out/ only
 python benchmarks/directories.py --at DIR   another place for the model, which is deleted afterwards
-python benchmarks/directories.py --at DIR --only kills      one stage (one, two, kills, speed-up); the model stays in DIR
+python benchmarks/directories.py --at DIR --only kills      one stage; the model and its conversion stay in DIR
 python benchmarks/directories.py --page     the table again, from what is stored
 
 Memory is the peak of the resident memory of the process (of each process, with several jobs), mapped files included, minus that
@@ -38,7 +38,7 @@ from pages import ROOT, as_json, one_thread, progress, put, versions, write
 from safetensors.torch import save_file
 
 FULL = {"hidden": 2048, "inner": 5632, "layers": 30, "shards": 6, "vocab": 128000}
-MIDDLE = {"hidden": 512, "inner": 1408, "layers": 12, "shards": 4, "vocab": 8000}
+MIDDLE = {**FULL, "layers": 10, "shards": 2, "vocab": 8000}
 QUICK = {"hidden": 64, "inner": 128, "layers": 4, "shards": 2, "vocab": 100}
 _RUN = """
 import atexit, runpy, sys, time
@@ -189,14 +189,25 @@ Found = dict[str, Any]
 
 
 def convert_once(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
-    """One job, then `show` and `verify` of what it wrote."""
+    """One job; the result stays."""
     out = at / "one"
-    found = {"imports": imports(), "convert": _about(convert(_source(at, sizes), out)), "digest": digest(out)}
-    for name in ("show", "verify"):
-        done = run(name, out, "--json")
-        found[name] = _about(done) | {"status": json.loads(done.out)["status"]}
-    shutil.rmtree(out)
-    return found
+    shutil.rmtree(out, ignore_errors=True)
+    return {"imports": imports(), **_about(convert(_source(at, sizes), out)), "digest": digest(out)}
+
+
+def show_once(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """`attnc show` of what one job wrote."""
+    return _read("show", at)
+
+
+def verify_once(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
+    """`attnc verify` of it."""
+    return _read("verify", at)
+
+
+def _read(command: str, at: Path) -> Found:
+    done = run(command, at / "one", "--json")
+    return {**_about(done), "status": json.loads(done.out)["status"]}
 
 
 def convert_by_two(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
@@ -235,7 +246,7 @@ def rows_of(stored: Mapping[str, Found]) -> list[Row]:
     """The table, with the stages that are stored."""
     rows = [_size(stored["model"])]
     if "one" in stored:
-        rows += _once(stored["one"], stored["model"]["bytes"])
+        rows += _once(stored)
     digest = stored.get("one", {}).get("digest")
     if "two" in stored and digest:
         two = stored["two"]
@@ -258,13 +269,15 @@ def _size(model: Found) -> Row:
     return Row("numbers stored in bfloat16", found, ">= 4 GB")
 
 
-def _once(one: Found, size: int) -> list[Row]:
+def _once(stored: Mapping[str, Found]) -> list[Row]:
     """Memory and time of convert, show and verify."""
-    rows = [Row("memory of the imports", f"{one['imports'] / 2**30:.2f} GiB")]
-    for name in ("convert", "show", "verify"):
-        run, status = one[name], f", {one[name]['status']}" if name == "verify" else ""
+    imports, size = stored["one"]["imports"], stored["model"]["bytes"]
+    rows = [Row("memory of the imports", f"{imports / 2**30:.2f} GiB")]
+    runs = {"convert": "one", "show": "show", "verify": "verify"}
+    for name, run in ((name, stored[stage]) for name, stage in runs.items() if stage in stored):
+        status = f"; {run['status']}" if name == "verify" else ""
         time = f"{run['cpu']:.0f} s, {run['cpu'] / size * 1e9:.0f} s per GB; wall clock {run['wall']:.0f} s"
-        memory = f"{(run['memory'] - one['imports']) / 2**30:.2f} GiB"
+        memory = f"{(run['memory'] - imports) / 2**30:.2f} GiB"
         rows.append(Row(f"{name}: memory above the imports", memory, "< 1.5 GB"))
         rows.append(Row(f"{name}: time of the processor", time + status))
     return rows
@@ -275,32 +288,50 @@ def _same(found: str, expected: str) -> str:
 
 
 def _speed_up(small: Found) -> list[Row]:
-    best = [min(small[jobs]) for jobs in ("1", "2")]
-    turns = sorted(one / two for one, two in zip(small["1"], small["2"], strict=True))
-    model = f"{small['bytes'] / 1e6:.0f} MB, {small['layers']} layers"
-    walls = f"{best[0]:.1f} s and {best[1]:.1f} s"
-    ratio = f"{best[0] / best[1]:.2f}; turn by turn {turns[0]:.2f} to {turns[-1]:.2f}"
-    return [
-        Row(f"{model}: wall clock of 1 and 2 jobs, fastest of {len(turns)}", walls),
-        Row(f"{model}: speed-up of 2 jobs", ratio),
-    ]
+    paths = [min(small[jobs]) for jobs in ("1", "2")]
+    model = f"{small['bytes'] / 1e9:.2f} GB, {small['layers']} layers"
+    what = f"{model}: time of the processor on the longest path, 1 and 2 jobs"
+    found = f"{paths[0]:.0f} s and {paths[1]:.0f} s"
+    return [Row(what, found), Row(f"{model}: speed-up of 2 jobs by this time", f"{paths[0] / paths[1]:.2f}")]
 
 
 def speed_up(at: Path, sizes: Mapping[str, int], turns: int) -> Found:
-    """1 job and 2 jobs in turns, on a smaller model. Other work on the machine can only make a run slower, so the fastest run
-    of each is compared."""
+    """1 job and 2 jobs, on a model of fewer layers: the time of the processor that the first process takes, and after it the
+    worker that takes most. Two free cores need as long; on a busy machine, wall-clock times say nothing."""
     smaller = MIDDLE if sizes is FULL else QUICK
-    source, walls = _source(at, smaller), dict[str, list[float]]()
-    for turn in range(turns):
+    source, paths = _source(at, smaller), dict[str, list[float]]()
+    for _ in range(turns):
         for jobs in ("1", "2"):
             out = at / f"small-{jobs}"
-            walls.setdefault(jobs, []).append(convert(source, out, "--jobs", jobs).wall)
+            first, *workers = processor_times("convert", source, "-o", out, "--jobs", jobs)
+            paths.setdefault(jobs, []).append(first + max(workers, default=0.0))
+            said(f"{jobs} jobs: {first:.0f} s, workers {', '.join(f'{w:.0f} s' for w in workers)}")
             shutil.rmtree(out)
-        said(f"turn {turn + 1}: {walls['1'][-1]:.1f} s by 1 job, {walls['2'][-1]:.1f} s by 2")
-    return {**walls, "bytes": _bytes(source), "layers": smaller["layers"]}
+    return {**paths, "bytes": _bytes(source), "layers": smaller["layers"]}
 
 
-STAGES = {"one": convert_once, "two": convert_by_two, "kills": convert_killed, "speed-up": speed_up}
+def processor_times(*arguments: object) -> list[float]:
+    """Run a command in a session of its own: the seconds of the processor that it and each of its workers took, as last seen."""
+    process = subprocess.Popen(
+        command(*arguments), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    seen, tick = {process.pid: 0.0}, os.sysconf("SC_CLK_TCK")
+    while process.poll() is None:
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it ended
+                fields = file.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == process.pid:
+                    seen[int(file.parent.name)] = (int(fields[11]) + int(fields[12])) / tick
+        time.sleep(0.2)
+    if process.returncode not in (0, 1):
+        raise SystemExit(f"{arguments} ended with {process.returncode}")
+    return list(seen.values())
+
+
+STAGES = {
+    "one": convert_once, "show": show_once, "verify": verify_once, "two": convert_by_two, "kills": convert_killed,
+    "speed-up": speed_up,
+}  # fmt: skip
 
 
 def _bytes(source: Path) -> int:
@@ -324,11 +355,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--at", type=Path)
     parser.add_argument("--only", choices=STAGES)
+    parser.add_argument("--turns", type=int, help="of the speed-up; the command is killed twice as often")
     parser.add_argument("--page", action="store_true", help="write the table from what is stored")
     given = parser.parse_args()
     one_thread()
     where = ROOT / ("out/bench" if given.quick else "benchmarks/results") / "directories.json"
-    sizes, turns = (QUICK, 1) if given.quick else (FULL, 5)
+    sizes, turns = (QUICK, given.turns or 1) if given.quick else (FULL, given.turns or 5)
     if given.page:
         put(ROOT / "docs" / "pretrained.md", "directories", page(json.loads(where.read_text())))
         return

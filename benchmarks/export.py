@@ -1,23 +1,28 @@
 """ONNX files against torch: differences and times of heads, networks and all-MiniLM-L6-v2, original and converted.
 
-python benchmarks/export.py             JSON and the tables of docs/export.md
-python benchmarks/export.py --quick     a smoke test; writes to out/ only
-python benchmarks/export.py --render    tables from the stored numbers
+python benchmarks/export.py                 JSON and the tables of docs/export.md
+python benchmarks/export.py --only softmax  some rows anew, by parts of their names; the others are kept
+python benchmarks/export.py --quick         a smoke test; writes to out/ only
+python benchmarks/export.py --render        tables from the stored numbers
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import operator
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
+FUNCTIONS = ("tanh", "sigmoid", "gelu", "gelu, gated", "silu", "mish", "softplus", "elu", "relu", "sin")
+EPS = {"float32": 1e-4, "float64": 1e-8}
 BATCHES = (1, 7, 200_000)
 LONGEST = 64  # tokens: a graph has no chunks, and 64 texts of up to 128 tokens reached 14 GB
 SENTENCES, TEXTS_IN_A_BATCH = 100, (1, 7, 64)
@@ -30,10 +35,11 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--render", action="store_true")
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
     results = (ROOT / "out" / "bench" if options.quick else ROOT / "benchmarks" / "results") / "export.json"
     if not options.render:
-        write(results, as_json(run(options.quick)))
+        run(results, options.quick, options.only)
     stored = json.loads(results.read_text())
     if options.quick:
         print(small_table(stored), model_table(stored), sep="\n")
@@ -42,54 +48,82 @@ def main() -> None:
     put(ROOT / "docs" / "export.md", "models", model_table(stored))
 
 
-def run(quick: bool) -> dict[str, Any]:
+def run(results: Path, quick: bool, only: str) -> None:
+    """Every row is stored as soon as it is measured."""
+    stored: dict[str, Any] = json.loads(results.read_text()) if results.exists() and only else {}
+    stored = {"small": [], "models": [], **stored}
+    stored["versions"] = versions("onnxruntime", "transformers")
+
+    def keep(section: str, record: dict[str, Any], order: Sequence[tuple[Any, ...]]) -> None:
+        key = operator.itemgetter("name", "dtype")
+        others = [one for one in stored[section] if key(one) != key(record) and key(one) in order]
+        stored[section] = sorted([*others, record], key=lambda one: order.index(key(one)))
+        write(results, as_json(stored))
+
+    functions = ("tanh", "gelu") if quick else FUNCTIONS
+    cases = [(name, dtype) for name in (*functions, "network") for dtype in EPS]
+    models = [(name, "float32") for name in ("original", "converted, closed-form", "converted, softmax")]
     with tempfile.TemporaryDirectory() as directory:
-        where = Path(directory)
-        small = [
-            small_case(name, dtype, where)
-            for name in ("tanh", "gelu", "network")
-            for dtype in ("float32", "float64")
-        ]
-        models = minilm(where, 6 if quick else SENTENCES, TEXTS_IN_A_BATCH[: 2 if quick else None])
+        for name, dtype in cases:
+            if only in f"{name} {dtype}":
+                keep("small", small_case(name, dtype, Path(directory)), cases)
+        for name, _ in models:
+            if only in f"MiniLM {name}":
+                texts = (6, TEXTS_IN_A_BATCH[:2]) if quick else (SENTENCES, TEXTS_IN_A_BATCH)
+                keep("models", minilm(name, Path(directory), *texts), models)
     progress("")
-    return {"small": small, "models": models, "versions": versions("onnxruntime", "transformers")}
 
 
 def small_case(name: str, dtype: str, where: Path) -> dict[str, Any]:
-    """A head, or a network of 16 tanh neurons: the largest difference over the batches, and the time of the largest batch."""
+    """A head, or a network of 16 tanh neurons: the largest difference over the batches, how far torch and onnxruntime are from
+    the same numbers in extended precision, and the time of the largest batch."""
     import torch
 
     import attnc
 
     progress(f"{name}, {dtype}")
-    of, shape, reach = (
-        getattr(torch, dtype),
-        (4,) if name == "network" else (),
-        1.0 if name == "network" else 8.0,
-    )
+    of, network = getattr(torch, dtype), name == "network"
+    shape, reach = ((4,), 1.0) if network else ((), 8.0)
     torch.manual_seed(0)
-    eps = {"float32": 1e-4, "float64": 1e-8}[dtype]
-    if name == "network":
-        source = (
-            torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)).to(of).eval()
-        )
-        made: Any = attnc.compile(source, domain=attnc.Box(-1, 1, shape=(4,)), eps=eps)
+    if network:
+        layers = torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+        source = torch.nn.Sequential(*layers).to(of).eval()
+        made: Any = attnc.compile(source, domain=attnc.Box(-1, 1, shape=(4,)), eps=EPS[dtype])
     else:
-        made = attnc.head(name, domain=(-8, 8), eps=eps, dtype=of)
+        function, _, design = name.partition(", ")
+        made = attnc.head(function, domain=(-8, 8), eps=EPS[dtype], dtype=of, design=design or "auto")
     attnc.export(made, where / "case.onnx")
     session = session_of(where / "case.onnx")
-    differences, sizes, times = [], [], {}
+    differences, sizes, times, apart = [], [], {}, {}
     for n in BATCHES:
         x = (torch.rand(n, *shape, dtype=of) * 2 - 1) * reach
-        y = made(x)
-        found = session({session.names[0]: x.numpy()})[0]  # type: ignore[attr-defined]
-        differences.append(float(abs(found - y.numpy()).max()))
-        sizes.append(float(y.abs().max()))
+        y, found = made(x).numpy(), session({session.names[0]: x.numpy()})[0]  # type: ignore[attr-defined]
+        differences.append(float(abs(found - y).max()))
+        sizes.append(float(abs(y).max()))
         times = {
             "torch": timed(lambda x=x: made(x)),
             "onnxruntime": timed(lambda x=x: session({session.names[0]: x.numpy()})),  # type: ignore[attr-defined]
         }
-    return {"name": name, "dtype": dtype, "differences": differences, "size": max(sizes), "seconds": times}
+        if not network:
+            exact = extended(made.numbers(), x.numpy())
+            apart = {"torch": float(abs(y - exact).max()), "onnxruntime": float(abs(found - exact).max())}
+    about = {"anchors": made.key.shape[1], "rounding": made.certificate.rounding} if not network else {}
+    return {
+        "name": name, "dtype": dtype, "differences": differences, "size": max(sizes), "seconds": times, "exact": apart, **about,
+    }  # fmt: skip
+
+
+def extended(numbers: Any, s: Any) -> Any:
+    """A head in extended precision, 64 bits of mantissa."""
+    import numpy as np
+
+    s, total = s.astype(np.longdouble), np.zeros(len(s), np.longdouble)
+    for query, key, value, out in zip(numbers.query, numbers.key, numbers.value, numbers.output, strict=True):
+        q, k, v = (part.astype(np.longdouble) for part in (query, key, value))
+        scores = (q[0] * s + q[1])[:, None] * k[:, 0] + k[:, 1]
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        total += out * (weights * (v[:, 0] * s[:, None] + v[:, 1])).sum(1) / weights.sum(1)
+    return total
 
 
 def session_of(path: Path) -> Callable[[dict[str, Any]], Any]:
@@ -108,20 +142,20 @@ def session_of(path: Path) -> Callable[[dict[str, Any]], Any]:
 
 
 def timed(work: Callable[[], Any], least: int = 3) -> float:
-    """The fastest of some runs."""
+    """The CPU seconds of the fastest of some runs."""
     import torch
 
     best = float("inf")
     with torch.inference_mode():
         for _ in range(least):
-            began = time.perf_counter()
+            began = time.process_time()
             work()
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
     return best
 
 
-def minilm(where: Path, count: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The original and the converted model, torch and ONNX, on the same sentences."""
+def minilm(name: str, where: Path, count: int, batches: tuple[int, ...]) -> dict[str, Any]:
+    """The original or a converted model, torch and ONNX, on the same sentences."""
     import torch
 
     import attnc
@@ -129,26 +163,24 @@ def minilm(where: Path, count: int, batches: tuple[int, ...]) -> list[dict[str, 
     sys.path.insert(0, str(ROOT / "examples"))
     from minilm import read, sentences
 
+    progress(f"MiniLM, {name}")
     model, tokenizer = read(torch.float32)
     texts = sorted(sentences(count, tokenizer), key=len)
-    found = []
     example = dict(tokenizer(["A tired nurse sold the bridge.", "Nobody"], padding=True, return_tensors="pt"))
-    progress("MiniLM, original")
-    export_original(model, example, where / "original.onnx")
-    found.append(compare("original", model, tokenizer, where / "original.onnx", texts, batches))
-    for engine in ("closed-form", "softmax"):
-        progress(f"MiniLM, {engine}")
-        made, _ = read(torch.float32)
-        attnc.convert_(made, approximation=1e-5, config={"engine": engine}, parts="all")
-        began = time.perf_counter()
-        done = attnc.export(made, where / "made.onnx", engine=engine, inputs=example)
-        record = compare(f"converted, {engine}", made, tokenizer, where / "made.onnx", texts, batches)
-        nonlinear = [name for name in done.operations if name in NONLINEAR]
-        size = (where / "made.onnx").stat().st_size
-        found.append(
-            {**record, "export_seconds": time.perf_counter() - began, "nonlinear": nonlinear, "bytes": size}
-        )
-    return found
+    path, about = where / "model.onnx", {}
+    if name == "original":
+        export_original(model, example, path)
+    else:
+        engine = name.removeprefix("converted, ")
+        attnc.convert_(model, approximation=1e-5, config={"engine": engine}, parts="all")
+        done = attnc.export(model, path, engine=engine, inputs=example)
+        about = {"nonlinear": [op for op in done.operations if op in NONLINEAR]}
+    return {
+        "name": name,
+        "dtype": "float32",
+        **compare(name, model, tokenizer, path, texts, batches),
+        **about,
+    }
 
 
 NONLINEAR = (
@@ -179,47 +211,36 @@ def export_original(model: Any, example: dict[str, Any], path: Path) -> None:
 def compare(
     name: str, model: Any, tokenizer: Any, path: Path, texts: list[str], batches: tuple[int, ...]
 ) -> dict[str, Any]:
-    """|onnx - torch| in the last hidden state of every token that is not padding, and in the embeddings; and the time of all
-    texts, in batches of 7."""
+    """The largest differences between onnxruntime, torch, and torch in float64 with the same numbers, in the last hidden state of
+    every token that is not padding and in the embeddings; and the time of all texts, in batches of 7."""
     import torch
 
-    session, worst, embedded = session_of(path), 0.0, 0.0
-    times = {"torch": 0.0, "onnxruntime": 0.0}
+    session, times = session_of(path), {"torch": 0.0, "onnxruntime": 0.0}
+    reference, worst = copy.deepcopy(model).double(), {}
     for size in batches:
         for at in range(0, len(texts), size):
             if (size == 1 and at % 10) or (size == 64 and at):
                 continue  # every tenth text alone; the 64 shortest together
-            given = dict(
-                tokenizer(
-                    texts[at : at + size],
-                    padding=True,
-                    truncation=True,
-                    max_length=LONGEST,
-                    return_tensors="pt",
-                )
-            )
+            cut = {"padding": True, "truncation": True, "max_length": LONGEST}
+            given = dict(tokenizer(texts[at : at + size], return_tensors="pt", **cut))
             arrays = {key: given[key].numpy() for key in session.names}  # type: ignore[attr-defined]
-            began = time.perf_counter()
+            began = time.process_time()
             with torch.inference_mode():
                 y = model(**given).last_hidden_state
-            middle = time.perf_counter()
-            z = session(arrays)[0]
+            middle = time.process_time()
+            z = torch.from_numpy(session(arrays)[0])
             if size == 7:
                 times["torch"] += middle - began
-                times["onnxruntime"] += time.perf_counter() - middle
+                times["onnxruntime"] += time.process_time() - middle
+            with torch.inference_mode():
+                exact = reference(**given).last_hidden_state
             mask = given["attention_mask"]
-            worst = max(worst, float(abs(z - y.numpy())[mask.numpy() == 1].max()))
-            pair = (embeddings(hidden, mask) for hidden in (torch.from_numpy(z), y))
-            embedded = max(embedded, float(next(pair).sub(next(pair)).abs().max()))
+            for key, a, b in (("difference", y, z), ("torch", y, exact), ("onnxruntime", z, exact)):
+                pairs = [(a[mask == 1], b[mask == 1]), (embeddings(a, mask), embeddings(b, mask))]
+                apart = [float((one.double() - other.double()).abs().max()) for one, other in pairs]
+                worst[key] = [max(pair) for pair in zip(apart, worst.get(key, apart), strict=True)]
             progress(f"MiniLM, {name}, batches of {size}: {at}")
-    return {
-        "name": name,
-        "sentences": len(texts),
-        "batches": list(batches),
-        "difference": worst,
-        "embeddings": embedded,
-        "seconds": times,
-    }
+    return {"sentences": len(texts), "batches": list(batches), **worst, "seconds": times}
 
 
 def embeddings(hidden: Any, mask: Any) -> Any:
@@ -232,31 +253,38 @@ def embeddings(hidden: Any, mask: Any) -> Any:
 
 def small_table(stored: dict[str, Any]) -> str:
     rows = [
-        "| | dtype | largest output | difference, batch 1 | 7 | 200,000 | torch, 200,000 | onnxruntime |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | dtype | largest output | difference, batch 1 | 7 | 200,000 | relative | torch to exact | onnxruntime to exact "
+        "| torch, 200,000 | onnxruntime |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for case in stored["small"]:
-        gaps = " | ".join(f"{gap:.1e}" for gap in case["differences"])
+        gaps = " | ".join(
+            f"{gap:.1e}" for gap in (*case["differences"], max(case["differences"]) / case["size"])
+        )
+        exact = " | ".join(
+            f"{case['exact'][key]:.1e}" if case["exact"] else "" for key in ("torch", "onnxruntime")
+        )
         times = " | ".join(f"{1e3 * case['seconds'][key]:.0f} ms" for key in ("torch", "onnxruntime"))
         title = case["name"] if case["name"] == "network" else f"head of {case['name']}"
-        rows.append(f"| {title} | {case['dtype']} | {case['size']:.2g} | {gaps} | {times} |")
+        rows.append(f"| {title} | {case['dtype']} | {case['size']:.2g} | {gaps} | {exact} | {times} |")
     return "\n".join(rows) + "\n"
 
 
 def model_table(stored: dict[str, Any]) -> str:
     rows = [
-        "| model | last hidden state | embeddings | functions in the graph | torch | onnxruntime |",
-        "|---|---|---|---|---|---|",
+        "| model | | onnxruntime to torch | torch to float64 | onnxruntime to float64 | functions in the graph | torch "
+        "| onnxruntime |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in stored["models"]:
         times = " | ".join(f"{case['seconds'][key]:.1f} s" for key in ("torch", "onnxruntime"))
-        gaps = " | ".join(f"{case[key]:.1e}" if key in case else "" for key in ("difference", "embeddings"))
-        rows.append(
-            f"| {case['name']} | {gaps} | {', '.join(case.get('nonlinear', ['not read']))} | {times} |"
-        )
+        for i, what in enumerate(("last hidden state", "embeddings")):
+            gaps = " | ".join(f"{case[key][i]:.1e}" for key in ("difference", "torch", "onnxruntime"))
+            rest = f"{', '.join(case.get('nonlinear', ['not read']))} | {times}" if i == 0 else " | |"
+            rows.append(f"| {case['name'] if i == 0 else ''} | {what} | {gaps} | {rest} |")
     first = stored["models"][0]
     said = f"{first['sentences']} sentences of up to {LONGEST} tokens in batches of 7, every tenth alone, and the 64 shortest in "
-    said += "one batch; times are those of the batches of 7"
+    said += "one batch; times are CPU times of the batches of 7"
     return "\n".join(rows) + f"\n\n{said}, on one thread.\n"
 
 

@@ -2,6 +2,7 @@
 
 python benchmarks/families.py                 every family, and the page
 python benchmarks/families.py bert phi3       some families, printed
+python benchmarks/families.py --update bert   some families anew, and the page
 python benchmarks/families.py --page          the page again, from what is stored
 """
 
@@ -114,18 +115,22 @@ def main() -> int:
     )
     parser.add_argument("families", nargs="*", help="by default all of them, and the page is written")
     parser.add_argument("--page", action="store_true", help="write the page from what is stored")
+    parser.add_argument("--update", action="store_true", help="put the given families into what is stored")
     options = parser.parse_args()
     given = options.families
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    records = json.loads(STORED.read_text())["families"] if options.page else []
+    kept = options.page or options.update
+    records = json.loads(STORED.read_text())["families"] if kept else []
     for name in () if options.page else given or FAMILIES:
         for parts in ("feed-forward", "all"):
             progress(f"{name}, {parts}")
-            records.append(convert_family(name, parts))
+            new = convert_family(name, parts)
+            at = [i for i, r in enumerate(records) if (r["family"], r["parts"]) == (name, parts)]
+            records = [*records[: at[0]], new, *records[at[0] + 1 :]] if at else [*records, new]
             if given:
-                print(json.dumps(records[-1], indent=1))
-    if not given:
+                print(json.dumps(new, indent=1))
+    if not given or options.update:
         if not options.page:
             write(STORED, as_json({"families": records}))
         put(PAGE, "families", page(records))

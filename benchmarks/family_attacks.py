@@ -3,6 +3,7 @@
 python benchmarks/family_attacks.py            every family, some hours of one core; table in docs/families.md
 python benchmarks/family_attacks.py bert phi3  some families, printed
 python benchmarks/family_attacks.py --page     the table again, from what is stored
+python benchmarks/family_attacks.py --seconds 400    the same as without, but no configuration begins after that time
 
 Each configuration is stored as soon as it was attacked, and a later run goes on from there: delete
 benchmarks/results/family_attacks.json to begin again. The exit status is 1 if a claim was false or a case crashed.
@@ -13,7 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -87,6 +90,7 @@ def main() -> int:
     parser.add_argument("families", nargs="*", help="by default all of them, and the page is written")
     parser.add_argument("--page", action="store_true", help="write the table from what is stored")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     given = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
@@ -94,9 +98,12 @@ def main() -> int:
     records = [] if given.families else stored()
     done = {(r["family"], r["dtype"], r["engine"], r["seed"]) for r in records}
     cases = [(name, *setting) for setting in SETTINGS for name in given.families or FAMILIES]
+    began = time.perf_counter()
     for case in () if given.page else cases:
         if (*case, given.seed) in done:
             continue
+        if time.perf_counter() - began > given.seconds:
+            break
         progress(", ".join(case))
         records.append(attacked(*case, given.seed))
         if given.families:

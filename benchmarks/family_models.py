@@ -173,8 +173,10 @@ FAMILIES: dict[str, Family] = {
     "mbart": _both("MBart"),
     "mt5": _both("MT5", T5),
     "pegasus": _both("Pegasus"),
-    "switch_transformers": _both("SwitchTransformers", T5, num_experts=4, num_sparse_encoder_layers=0,
-                                 num_sparse_decoder_layers=0),
+    "switch_transformers": Family(
+        "SwitchTransformersModel", "SwitchTransformersConfig",
+        {**T5, "num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}, "text and text, masked",
+    ),
     "t5": _both("T5", T5),
     "t5 gated": _both("T5", T5, feed_forward_proj="gated-gelu"),
     "umt5": _both("UMT5", T5),
@@ -246,6 +248,12 @@ def example(name: str, dtype: torch.dtype = torch.float32, seed: int = 2) -> dic
     inputs: dict[str, dict[str, Tensor]] = {
         "text": {"input_ids": ids},
         "text and text": {"input_ids": ids, "decoder_input_ids": ids.flip(1)},
+        "text and text, masked": {
+            "input_ids": ids,
+            "decoder_input_ids": ids.flip(1),
+            "attention_mask": torch.ones_like(ids),
+            "decoder_attention_mask": torch.ones_like(ids),
+        },
         "picture": {"pixel_values": noise(2, 3, 8, 8)},
         "picture and text": {"input_ids": ids, "pixel_values": noise(2, 3, 8, 8)},
         "film": {"pixel_values": noise(2, 2, 3, 8, 8)},

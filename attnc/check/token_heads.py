@@ -3,6 +3,8 @@
 A head is softmax(q·k) over BOS and the positions with data. T is the distance from which exp returns 0 (assumption 7).
 
     step    keys with data score exactly 0 and have the value 0: a score s >= T of BOS gives the value of BOS, s <= -T gives 0
+    anchor  keys and values depend on the index alone: the key with the largest score is one that the query sees, and beats all
+            others by T (`check/token_anchors.py`)
     count   keys score exactly as BOS does if they are selected, else at least T less: BOS gets the weight 1/(1 + count)
     mean    selected keys score the same, at least T above BOS, others at least T below BOS
     get     the same with one selected key: it is the only one, or the order of scores is that of `prefer` and `tie`, by
@@ -19,15 +21,36 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from attnc.check.token_states import Column, Exact, Forms, Meaning, States, Stream, Variable, chunks
+from attnc.check.token_anchors import anchor_keys, reads_index_alone, seen_at_least, winners
+from attnc.check.token_floats import enclosed, signs
+from attnc.check.token_pairs import (
+    Bits,
+    Pairs,
+    check_exists,
+    check_order,
+    check_ties,
+    extreme,
+    number,
+    one_index,
+)
+from attnc.check.token_states import (
+    Column,
+    Exact,
+    Forms,
+    Meaning,
+    States,
+    Stream,
+    Variable,
+    chunks,
+    whole_product,
+)
 from attnc.check.values import CheckError
 from attnc.domain import Array
-from attnc.program.tokens import Count, Get, Mean, Selection
+from attnc.program.tokens import Count, Get, Mean, Predicate, Selection
 from attnc.records.tokens import HeadRole
 
 _PAIRS = 1 << 22  # pairs of states held at once
 _MOST_PAIRS = 1 << 31
-Bits = NDArray[np.bool_]
 Written = list[tuple[int, Column, int]]  # coordinate, its column, its number at BOS
 
 
@@ -41,27 +64,6 @@ class HeadMatrices:
     output: Array  # (w, d)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Scores of queries (rows) and keys (columns) and of BOS, and which keys the program selects."""
-
-    query: States
-    key: States
-    scores: Forms  # (rows, columns)
-    bos: Forms  # (rows, 1)
-    hits: Bits
-    valid: Bits  # False where a causal mask hides the key
-
-    def margin(self, upper: Exact, lower: Exact, where: Bits, gap: int, what: str) -> None:
-        """Raise unless upper - lower >= gap wherever it must be."""
-        wrong = where & ~np.asarray(upper - lower >= gap, bool)
-        if wrong.any():
-            at = np.argwhere(wrong)[0]
-            raise CheckError(
-                f"{what}: a distance of scores is {_number((upper - lower)[tuple(at)])}, below {gap}"
-            )
-
-
 class HeadChecker:
     """Applies the rules to one head after another; `pairs` counts what was checked."""
 
@@ -69,6 +71,7 @@ class HeadChecker:
         self.stream, self.meaning = stream, stream.meaning
         self.program, self.gap = self.meaning.program, int(stream.arithmetic.vanish)
         self.pairs = 0
+        self._tables: dict[int, Bits] = {}  # by the identity of a predicate of the program
 
     def check(self, role: HeadRole, head: HeadMatrices) -> Written:
         """What the head writes; raises `CheckError` unless that is proved."""
@@ -76,10 +79,12 @@ class HeadChecker:
         if own.errors is not None:
             raise CheckError("the value at BOS is not whole")
         result = self._output(own.values, head.output)[0]
+        if role.kind in ("step", "anchor") and role.node is not None:
+            raise CheckError(f"a {role.kind} computes no node: it names node {role.node}")
+        if role.kind == "anchor":
+            return self._anchor(head, result)
         self._check_bos(head)
         if role.kind == "step":
-            if role.node is not None:
-                raise CheckError(f"a step computes no node: it names node {role.node}")
             return self._step(head, result)
         if role.node is None or not 0 <= role.node < len(self.program.nodes):
             raise CheckError(f"it has the role {role.kind!r} of no node")
@@ -93,10 +98,13 @@ class HeadChecker:
         return self._get(role.node, node, head, result)
 
     def _output(self, v: Exact, output: Array) -> Exact:
-        found = self.stream.product(v, None, output)
+        columns = np.flatnonzero(output.any(0))
+        found = self.stream.product(v, None, output[:, columns])
         if found.errors is not None:
             raise CheckError("the output matrix or the values are not whole numbers")
-        return found.values
+        every = np.zeros((len(v), output.shape[1]), found.values.dtype)
+        every[:, columns] = found.values
+        return every
 
     def _keys(self, head: HeadMatrices, states: States) -> Exact:
         found = self.stream.read(head.key, states)
@@ -124,11 +132,16 @@ class HeadChecker:
         if q.errors is None and q.values.dtype == np.int64 and k.dtype == np.int64:
             most = np.abs(q.values).max(initial=0) * 1.0 * np.abs(k).max(initial=0) * k.shape[1]
             if most < 2.0**62:
-                if most >= self.stream.limit and (np.abs(q.values) @ np.abs(k).T).max() >= self.stream.limit:
+                sizes = (
+                    whole_product(np.abs(q.values), np.abs(k).T)
+                    if most >= self.stream.limit
+                    else q.values[:0]
+                )
+                if sizes.max(initial=0) >= self.stream.limit:
                     raise CheckError(
                         f"scores reach 1/u = {self.stream.limit:,}: use float64, or smaller domains"
                     )
-                return Forms(q.values @ k.T)
+                return Forms(whole_product(q.values, k.T))
         wide, errors = q.values.astype(object), q.errors
         if errors is None:
             errors = np.full(wide.shape, Fraction(0), dtype=object)
@@ -146,15 +159,60 @@ class HeadChecker:
         bos = self.stream.read_bos(head.key)
         if bos.errors is not None:
             raise CheckError("the key at BOS is not whole")
-        s = self._scores(self.stream.read(head.query, states), bos.values)
-        up, down = np.asarray(s.lo[:, 0] >= self.gap, bool), np.asarray(s.hi[:, 0] <= -self.gap, bool)
-        if not (up | down).all():
-            raise CheckError(
-                f"the score of a step may be within {self.gap} of 0: {_number(s.values[~(up | down)][0, 0])}"
+        up, down = self._decided(head.query, bos.values, states)
+        left = np.flatnonzero(~(up | down))
+        if left.size:
+            up[left] = self._signs(
+                head.query, bos.values, States({v: p[left] for v, p in states.places.items()}, left.size)
             )
         self.pairs += states.count
         bits = self.meaning.dense(states, names, up.astype(np.int64))
         return [(c, Column(names, bits * result[c]), int(result[c])) for c in _columns(head)]
+
+    def _decided(self, query: Array, key: Exact, states: States) -> tuple[Bits, Bits]:
+        """Where float64 decides that the score of a step is at least T, or at most -T."""
+        q = enclosed(self.stream, query, states)
+        none = np.zeros(states.count, bool)
+        if q is None or key.dtype != np.int64 or np.abs(key).max() >= self.stream.limit:
+            return none, none.copy()
+        return signs(q.times(self.stream, key[0].astype(np.float64)), self.gap)
+
+    def _signs(self, query: Array, key: Exact, states: States) -> Bits:
+        """Whether the score of a step is at least T; raises unless it is, or is at most -T."""
+        states, back = self.stream.distinct(query, states)
+        s = self._scores(self.stream.read(query, states), key)
+        up, down = np.asarray(s.lo[:, 0] >= self.gap, bool), np.asarray(s.hi[:, 0] <= -self.gap, bool)
+        if not (up | down).all():
+            raise CheckError(
+                f"the score of a step may be within {self.gap} of 0: {number(s.values[~(up | down)][0, 0])}"
+            )
+        found: Bits = up[back]
+        return found
+
+    def _anchor(self, head: HeadMatrices, result: Exact) -> Written:
+        """The value of the key that wins, for every state of the query; BOS attends to itself."""
+        places = self.meaning.states({"index"})
+        v = self.stream.read(head.value, places) if reads_index_alone(self.stream, head.value) else None
+        if v is None or v.errors is not None:
+            raise CheckError("the values of anchors must be whole numbers that depend on the index alone")
+        outputs = np.concatenate([result[None], self._output(v.values, head.output)])
+        keys = anchor_keys(self.stream, head.key)
+        if winners(self.stream, self.stream.read_bos(head.query, rounded=True), keys)[0] != 0:
+            raise CheckError("BOS does not attend to itself alone")
+        names = tuple(sorted(self.stream.variables(head.query), key=str))
+        states, back = self.stream.distinct(head.query, self.meaning.states(names))
+        best = winners(self.stream, self.stream.read(head.query, states, rounded=True), keys)[back]
+        states = self.meaning.states(names)
+        if (best > seen_at_least(self.meaning, states)).any():
+            raise CheckError(
+                "the anchor with the largest score may be a position that the query does not see"
+            )
+        self.pairs += len(keys) * int(back.max() + 1)
+        table = outputs[best]
+        return [
+            (c, Column(names, self.meaning.dense(states, names, table[:, c])), int(result[c]))
+            for c in _columns(head)
+        ]
 
     def _pairs_of(
         self, node: Selection, head: HeadMatrices, key: frozenset[Variable], query: frozenset[Variable]
@@ -185,11 +243,17 @@ class HeadChecker:
         for p in node.where:
             rows = np.zeros(query.count, np.int64) if p.query is None else self.meaning.place(p.query, query)
             columns = np.zeros(key.count, np.int64) if p.key is None else self.meaning.place(p.key, key)
-            hits &= np.array(p.table, bool)[rows[:, None], columns[None, :]]
+            hits &= self._table(p)[rows[:, None], columns[None, :]]
         valid = np.ones_like(hits)
         if self.program.causal and "index" in key.places and "index" in query.places:
             valid = query.places["index"][:, None] >= key.places["index"][None, :]
         return hits, valid
+
+    def _table(self, p: Predicate) -> Bits:
+        """The table of a predicate of the program as an array, made once."""
+        if id(p) not in self._tables:
+            self._tables[id(p)] = np.array(p.table, bool)
+        return self._tables[id(p)]
 
     def _count(self, at: int, node: Count, head: HeadMatrices, result: Exact) -> Written:
         """The weight of BOS is 1/(1 + count), up to three roundings; its value is 1, all others are 0."""
@@ -216,7 +280,7 @@ class HeadChecker:
     def _scalar(self, at: int, head: HeadMatrices, result: Exact, known: Exact, errors: Exact) -> Written:
         """Coordinates that hold a number for each value of the node; `errors` bounds how far the executed one may be from it."""
         places, names = self.meaning.own_places(at), self.meaning.own_variables(at)
-        column = Column(names, known[places], errors[places])
+        column = Column(names, known[places], errors[places], places)
         return [(c, column, int(result[c])) for c in _columns(head)]
 
     def _mean(self, at: int, node: Mean, head: HeadMatrices, result: Exact) -> Written:
@@ -239,7 +303,7 @@ class HeadChecker:
             pairs.margin(pairs.scores.lo, pairs.bos.hi, pairs.hits, self.gap, "a selected key")
             missed = pairs.valid & ~pairs.hits
             pairs.margin(pairs.bos.lo, pairs.scores.hi, missed, self.gap, "a key that is not selected")
-            _check_ties(pairs)
+            check_ties(pairs)
         size = max(abs(Fraction(x)) for x in (*expected.tolist(), node.default))
         known = np.empty(len(self.program.domains[at]), dtype=object)
         known[:] = [Fraction(x) for x in self.program.domains[at]]
@@ -265,19 +329,19 @@ class HeadChecker:
         for pairs in self._pairs_of(node, head, key, query):
             missed = pairs.valid & ~pairs.hits
             if node.default is None:
-                _check_exists(pairs, self.program.causal)
+                check_exists(pairs, self.program.causal)
                 self._check_best(pairs, missed)
             else:
                 pairs.margin(pairs.scores.lo, pairs.bos.hi, pairs.hits, self.gap, "a selected key")
                 pairs.margin(pairs.bos.lo, pairs.scores.hi, missed, self.gap, "a key that is not selected")
-            if not zero and not _one_index(pairs):
+            if not zero and not one_index(pairs):
                 self._check_order(node, pairs)
 
     def _check_best(self, pairs: Pairs, missed: Bits) -> None:
         """Each selected key beats BOS and every key that is not selected."""
-        lowest = _extreme(pairs.scores.lo, pairs.hits, np.minimum)
+        lowest = extreme(pairs.scores.lo, pairs.hits, np.minimum)
         highest = np.maximum(
-            _extreme(pairs.scores.hi, missed, np.maximum, pairs.bos.hi[:, 0]), pairs.bos.hi[:, 0]
+            extreme(pairs.scores.hi, missed, np.maximum, pairs.bos.hi[:, 0]), pairs.bos.hi[:, 0]
         )
         if not bool(np.all(lowest - highest >= self.gap)):
             raise CheckError("a selected key does not beat the others")
@@ -291,23 +355,7 @@ class HeadChecker:
         index = pairs.key.places["index"] * (1 if node.tie == "last" else -1)
         first = np.zeros_like(index) if node.prefer is None else self._by_size(node.prefer, pairs.key)
         _, rank = np.unique(np.stack([first, index], 1), axis=0, return_inverse=True)
-        rank = rank.reshape(-1)
-        order = np.argsort(rank, kind="stable")
-        starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
-        for row in range(pairs.query.count):
-            hit = pairs.hits[row][order]
-            lo, hi = (np.asarray(side[row][order]) for side in (pairs.scores.lo, pairs.scores.hi))
-            ends = np.append(starts[1:], len(order))
-            least = [
-                (lo[a:b][hit[a:b]].min(), hi[a:b][hit[a:b]].max())
-                for a, b in zip(starts, ends, strict=True)
-                if hit[a:b].any()
-            ]
-            highest = None
-            for low, high in least:
-                if highest is not None and not low - highest >= self.gap:
-                    raise CheckError("of two selected keys the preferred one does not score higher")
-                highest = high if highest is None else max(highest, high)
+        check_order(pairs, rank.reshape(-1), self.gap)
 
     def _by_size(self, at: int, states: States) -> NDArray[np.int64]:
         """The rank of a node's number among those of its domain: vocabularies are not sorted."""
@@ -320,13 +368,13 @@ class HeadChecker:
     def _encoded(self, at: int, node: Get, head: HeadMatrices, result: Exact) -> Written:
         """The coordinates as functions of the value, which the output of every key must agree with."""
         states = self.meaning.states(self.stream.variables(head.value) | self.meaning.variables(node.value))
-        v = self.stream.read(head.value, states)
-        if v.errors is not None:
-            raise CheckError("values read coordinates that are not exact whole numbers")
-        outputs = self._output(v.values, head.output)
         domain = self.program.domains[at]
         to_own = np.array([self.program.places[at].get(x, -1) for x in self.program.domains[node.value]])
-        places = to_own[self.meaning.place(node.value, states)]
+        few, _ = self.stream.distinct(head.value, states, self.meaning.place(node.value, states))
+        v = self.stream.read(head.value, few)
+        if v.errors is not None:
+            raise CheckError("values read coordinates that are not exact whole numbers")
+        outputs, places = self._output(v.values, head.output), to_own[self.meaning.place(node.value, few)]
         encoding = np.zeros((len(domain), outputs.shape[1]), outputs.dtype)
         known = np.zeros(len(domain), bool)
         if node.default is not None and node.default in domain:  # a positional node may never need it
@@ -338,8 +386,8 @@ class HeadChecker:
             if (rows != first).any():
                 raise CheckError("its values are not a function of the node that it copies")
             encoding[place], known[place] = first, True
-        table, names = encoding[self.meaning.own_places(at)], self.meaning.own_variables(at)
-        return [(c, Column(names, table[..., c]), int(result[c])) for c in _columns(head)]
+        own, names = self.meaning.own_places(at), self.meaning.own_variables(at)
+        return [(c, Column(names, encoding[own, c], None, own), int(result[c])) for c in _columns(head)]
 
 
 def _columns(head: HeadMatrices) -> list[int]:
@@ -352,45 +400,6 @@ def _copies(bos: Forms, output: Array) -> bool:
     whole = bos.errors is None and bool(np.isin(v.astype(np.float64), (0, 1)).all())
     used = output[v.astype(bool)] if whole else output[:0]
     return whole and bool(np.isin(output, (0.0, 1.0)).all()) and bool((used.sum(0) == output.any(0)).all())
-
-
-def _one_index(pairs: Pairs) -> bool:
-    """Whether for each query all selected keys have one index: then it is one key."""
-    index = np.broadcast_to(pairs.key.places["index"], pairs.hits.shape)
-    most = np.where(pairs.hits, index, -1).max(1, initial=-1)
-    least = np.where(pairs.hits, index, 1 << 40).min(1, initial=1 << 40)
-    return bool((most <= least).all())
-
-
-def _check_exists(pairs: Pairs, causal: bool) -> None:
-    """For each query there is an index at which every key is selected: one with data, at or before a causal query."""
-    index = pairs.key.places["index"]
-    there = np.ones(pairs.query.count, bool) & False
-    for i in np.unique(index).tolist():
-        chosen = index == i
-        present = pairs.query.places["index"] >= i if causal else np.ones(pairs.query.count, bool)
-        there |= present & (pairs.hits | ~pairs.valid)[:, chosen].all(1)
-    if not there.all():
-        raise CheckError("there may be no key that is selected: give a default")
-
-
-def _check_ties(pairs: Pairs) -> None:
-    scores = pairs.scores.values
-    lowest, highest = _extreme(scores, pairs.hits, np.minimum), _extreme(scores, pairs.hits, np.maximum)
-    if (lowest != highest).any():
-        raise CheckError("selected keys do not have the same score")
-
-
-def _extreme(scores: Exact, where: Bits, pick: np.ufunc, empty: Exact | int = 0) -> Exact:
-    """The least or the largest score of each row among those that are marked; `empty` if there is none."""
-    found = np.where(where.any(1), scores[np.arange(len(scores)), where.argmax(1)], empty)
-    filled = np.where(where, scores, found[:, None])
-    extreme: Exact = pick.reduce(filled, axis=1)
-    return extreme
-
-
-def _number(x: object) -> str:
-    return f"{float(x):.6g}"  # type: ignore[arg-type]
 
 
 __all__ = ["HeadChecker", "HeadMatrices", "Meaning", "Written"]

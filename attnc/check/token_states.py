@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,27 @@ class Column:
     variables: tuple[Variable, ...]
     values: Exact
     errors: Exact | None = None
+    codes: NDArray[np.int64] | None = (
+        None  # equal codes have equal values and errors; None: the values themselves
+    )
+
+    @cached_property
+    def floats(self) -> tuple[Array, Array]:
+        """Values and errors, each within a relative 2^-53 (errors 2^-52, never too small); NaN beyond the range of float64."""
+        if self.codes is None:
+            values, errors = self.values.ravel(), None if self.errors is None else self.errors.ravel()
+            back = np.arange(self.values.size)
+        else:
+            _, first, back = np.unique(self.codes.ravel(), return_index=True, return_inverse=True)
+            values, errors = (
+                self.values.ravel()[first],
+                None if self.errors is None else self.errors.ravel()[first],
+            )
+        near, over = _floats(values), np.zeros(len(values))
+        if errors is not None:
+            above = np.nextafter(_floats(errors), np.inf)
+            over = np.where(np.asarray(errors == 0, bool), 0.0, above)
+        return near[back].reshape(self.values.shape), over[back].reshape(self.values.shape)
 
     def at(self, states: States) -> tuple[Exact, Exact | None]:
         """Values and errors for joint assignments that include the variables."""
@@ -96,11 +118,9 @@ class Meaning:
         return table if len(self.own_variables(node)) == 2 else table[:, -1]
 
     def _position_places(self, node: int) -> NDArray[np.int64]:
+        """[index, length - 1]; 0 where there is no such position."""
         if node not in self._places:
-            found = np.zeros((self.n, self.n), np.int64)  # [index, length - 1]
-            for (i, length), value in self.program.at_positions(node).items():
-                found[i, length - 1] = self.program.places[node][value]
-            self._places[node] = found
+            self._places[node] = np.maximum(self.program.position_places(node), 0)
         return self._places[node]
 
     def states(self, variables: Iterable[Variable], length: int | None = None) -> States:
@@ -210,6 +230,8 @@ class Stream:
         embedded, placed = tokens.astype(np.int64), positions.astype(np.int64)
         self.bos = embedded[-1] + placed[0]
         self.columns: dict[int, Column] = {}
+        places: dict[Variable, NDArray[np.int64]]
+        places = {name: np.arange(meaning.size(name)) for name in ("token", "index")}
         for c in range(tokens.shape[1]):
             by_token, by_index = embedded[:-1, c], placed[1:, c]
             if by_token.any() or by_index.any():
@@ -219,32 +241,63 @@ class Stream:
                     total, names = total[:, 0], names[:1]
                 if (total == total[:1]).all():
                     total, names = total[0], names[1:]
-                self.columns[c] = Column(names, total)
+                codes = places[names[0]] if len(names) == 1 else None
+                self.columns[c] = Column(names, total, None, codes)
         self.written = {c for c in range(tokens.shape[1]) if c in self.columns or self.bos[c]}
 
     def variables(self, matrix: Array) -> frozenset[Variable]:
         """The variables that the rows of a matrix read."""
-        return frozenset(v for c in self._rows(matrix) for v in self.columns[c].variables)
+        return frozenset(v for c in self.rows(matrix) for v in self.columns[c].variables)
 
-    def _rows(self, matrix: Array) -> list[int]:
+    def rows(self, matrix: Array) -> list[int]:
+        """The coordinates with data that a matrix reads."""
         return [c for c in np.flatnonzero(matrix.any(1)).tolist() if c in self.columns]
 
-    def read(self, matrix: Array, states: States) -> Forms:
-        """x·matrix for each assignment."""
-        rows = self._rows(matrix)
-        found = [self.columns[c].at(states) for c in rows]
+    def read(self, matrix: Array, states: States, rounded: bool = False) -> Forms:
+        """x·matrix for each assignment; with errors in any case if `rounded`."""
+        few, back = self.distinct(matrix, states)
+        rows = self.rows(matrix)
         if not rows:
             return Forms(np.zeros((states.count, matrix.shape[1]), np.int64))
+        found = [self.columns[c].at(few) for c in rows]
         values = np.stack([v for v, _ in found], 1)
         errors = None
         if any(e is not None for _, e in found):
-            none = np.full(states.count, Fraction(0), dtype=object)
+            none = np.full(few.count, Fraction(0), dtype=object)
             errors = np.stack([none if e is None else e for _, e in found], 1)
-        return self.product(values, errors, matrix[rows])
+        forms = (self._rounded if rounded else self.product)(values, errors, matrix[rows])
+        return Forms(forms.values[back], None if forms.errors is None else forms.errors[back])
 
-    def read_bos(self, matrix: Array) -> Forms:
+    def read_bos(self, matrix: Array, rounded: bool = False) -> Forms:
         """x·matrix at BOS: one row."""
-        return self.product(self.bos[None], None, matrix)
+        rows = np.flatnonzero(matrix.any(1))
+        return (self._rounded if rounded else self.product)(self.bos[None, rows], None, matrix[rows])
+
+    def distinct(
+        self, matrix: Array, states: States, label: NDArray[np.int64] | None = None
+    ) -> tuple[States, NDArray[np.int64]]:
+        """Assignments that stand for all, and which of them stands for each: those with other numbers in the rows that a matrix
+        reads, or another label."""
+        joint = np.zeros(states.count, np.int64) if label is None else label
+        groups: dict[tuple[Variable, ...], list[NDArray[np.int64]]] = {}
+        for c in self.rows(matrix):
+            column = self.columns[c]
+            codes = column.values if column.codes is None else column.codes
+            if codes.dtype != np.int64 or (column.codes is None and column.errors is not None):
+                codes = np.arange(codes.size).reshape(codes.shape)
+            own = groups.setdefault(column.variables, [])
+            if not any(codes is other for other in own):
+                own.append(codes)
+        for variables, arrays in groups.items():
+            where = tuple(states.places[v] for v in variables)
+            if len(arrays) > 4:  # one code for all of them
+                _, code = np.unique(np.stack([c.ravel() for c in arrays], 1), axis=0, return_inverse=True)
+                arrays = [code.reshape(arrays[0].shape)]
+            for codes in arrays:
+                _, new = np.unique(codes[where], return_inverse=True)
+                _, joint = np.unique(joint * (new.max(initial=0) + 1) + new.reshape(-1), return_inverse=True)
+        _, first, back = np.unique(joint.reshape(-1), return_index=True, return_inverse=True)
+        return States({v: p[first] for v, p in states.places.items()}, len(first)), back.reshape(-1)
 
     def product(self, x: Exact, errors: Exact | None, matrix: Array) -> Forms:
         """x·matrix and its error: none for whole numbers with Σ|terms| < 1/u, else by assumption 4
@@ -253,12 +306,15 @@ class Stream:
         if errors is None and x.dtype == np.int64 and _is_whole(matrix):
             whole = matrix.astype(np.int64)
             if np.abs(x).max(initial=0) * np.abs(matrix).max(initial=0) * len(whole) < 2.0**62:
-                if (np.abs(x) @ np.abs(whole)).max(initial=0) >= self.limit:
+                if whole_product(np.abs(x), np.abs(whole)).max(initial=0) >= self.limit:
                     raise CheckError(
                         f"a sum reaches 1/u = {self.limit:,}, beyond which whole numbers are not exact in "
                         f"{self.arithmetic.dtype}: use float64, or a smaller vocabulary, length or range of preferences"
                     )
-                return Forms(x @ whole)
+                return Forms(whole_product(x, whole))
+        return self._rounded(x, errors, matrix)
+
+    def _rounded(self, x: Exact, errors: Exact | None, matrix: Array) -> Forms:
         exact = fractions(matrix)
         wide = x.astype(object)
         errors = np.full(x.shape, Fraction(0), dtype=object) if errors is None else errors
@@ -286,11 +342,31 @@ class Stream:
         self.bos[coordinate] = bos
 
 
+def whole_product(x: Exact, y: Exact) -> Exact:
+    """x·y for int64, exactly; sums that cannot overflow int64. Below 2^53 float64 is exact in any order, and much faster."""
+    if np.abs(x).max(initial=0) * 1.0 * np.abs(y).max(initial=0) * x.shape[1] < 2.0**53:
+        found: Exact = np.rint(x.astype(np.float64) @ y.astype(np.float64)).astype(np.int64)
+        return found
+    return x @ y
+
+
 def fractions(array: Array) -> Exact:
     """Floats as exact fractions; whole numbers as ints, which are faster."""
     found = np.empty(array.size, dtype=object)
     found[:] = [int(x) if x == int(x) else Fraction(x) for x in array.ravel().tolist()]
     return found.reshape(array.shape)
+
+
+def _floats(values: Exact) -> Array:
+    """The nearest numbers of float64."""
+    if values.dtype == np.int64:
+        return values.astype(np.float64)
+    found = np.full(values.shape, np.nan)
+    try:
+        found[:] = [float(x) for x in values.tolist()]
+    except OverflowError:
+        return np.full(values.shape, np.nan)
+    return found
 
 
 def _is_whole(array: Array) -> bool:

@@ -75,7 +75,7 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
                 written += checker.check(role, matrices)
             except CheckError as problem:
                 raise CheckError(f"layer {i}, head {h} ({role.name}): {problem}") from None
-            if role.kind != "step" and role.node is not None:
+            if role.node is not None:
                 proved.add(role.node)
         for coordinate, column, bos in written:
             stream.add(coordinate, column, bos)
@@ -104,6 +104,8 @@ def _separated(stream: Stream, program: TokenProgram, numbers: TokenNumbers) -> 
     classes, least = matrix.shape[1], None
     if classes == 1:
         return 0.0, states.count
+    every = states.count
+    states, _ = stream.distinct(matrix, states, meaning.place(program.output, states))
     for part in chunks(states, max(1, _LOGITS // classes)):
         logits, y = stream.read(matrix, part), meaning.place(program.output, part)
         rows = np.arange(part.count)
@@ -115,7 +117,7 @@ def _separated(stream: Stream, program: TokenProgram, numbers: TokenNumbers) -> 
     if least is None or not least > 0:
         raise CheckError("the logit of the output is not always the largest")
     near = float(least)
-    return near if Fraction(near) <= least else float(np.nextafter(near, 0.0)), states.count
+    return near if Fraction(near) <= least else float(np.nextafter(near, 0.0)), every
 
 
 def _check_claims(program: TokenProgram, numbers: TokenNumbers, certificate: Certificate) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from attnc.cli.convert import convert
 from attnc.cli.export import export
 from attnc.cli.head import functions, head
 from attnc.cli.learn import learn
+from attnc.cli.messages import note_options
 from attnc.cli.reproduce import reproduce
 from attnc.cli.saved import show, verify
 from attnc.cli.zoo import zoo
@@ -42,11 +43,16 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def _program(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """The attention compiler: functions and networks as softmax attention, with proved error bounds."""
+    group: Any = context.command
+    command = group.commands.get(context.invoked_subcommand)
+    if command is not None:
+        note_options([command, *getattr(command, "commands", {}).values()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

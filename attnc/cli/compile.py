@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import attnc
-from attnc.cli.options import Dtype, Force, Json, Output, check_files, make_box, parse_dtype, parse_shape
+from attnc.cli.options import (
+    Force,
+    Json,
+    Output,
+    Report,
+    check_files,
+    make_box,
+    parse_dtype,
+    parse_shape,
+    write_report,
+)
 from attnc.cli.output import errors_reported, finish, progress_bar
 from attnc.errors import FileError, InputError
 
@@ -37,6 +47,7 @@ _Order = Annotated[str | None, typer.Option(metavar="A,B,C", help="File: prefixe
 _Method = Annotated[str | None, typer.Option(metavar="NAME", help="Function: auto, lattice, grid or fit.")]
 _Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: rounding error of f.")]
 _Tokens = Annotated[int | None, typer.Option(metavar="M", help="Function: output tokens; default N.")]
+_Dtype = Annotated[str | None, typer.Option(help="float32 or float64; default the model's, else float32.")]
 _Seed = Annotated[int | None, typer.Option(metavar="S", help="Function: of random inputs and of the fit.")]
 
 
@@ -45,7 +56,7 @@ def compile(
     domain: _Domain,
     eps: Annotated[float, typer.Option(metavar="E", help="The error allowed in every output.")],
     shape: _Shape = None,
-    dtype: Dtype = "float32",
+    dtype: _Dtype = None,
     engine: Annotated[str, typer.Option(help="How attention is executed: softmax or sdpa.")] = "softmax",
     activation: Annotated[str | None, typer.Option(metavar="NAME", help="File: between the layers.")] = None,
     output_activation: _OutputActivation = None,
@@ -57,6 +68,7 @@ def compile(
     tokens: _Tokens = None,
     seed: _Seed = None,
     output: Output = None,
+    report: Report = None,
     json: Json = False,
     force: Force = False,
 ) -> None:
@@ -77,8 +89,8 @@ def compile(
     with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
-        files = check_files(output, None, force)
-        settings: dict[str, Any] = {"dtype": parse_dtype(dtype), "engine": engine, "form": form, **function}
+        files = check_files(output, None, force, report=report)
+        settings: dict[str, Any] = {"dtype": dtype and parse_dtype(dtype), "engine": engine, "form": form}
         began, given = time.perf_counter(), None if shape is None else parse_shape(shape)
         with progress_bar(f"reading {source}") as progress:
             if _is_object(source):
@@ -87,13 +99,15 @@ def compile(
                 box = make_box(domain, given or _input_shape(model, source), source)
             else:
                 _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
-                model = _read_weights(source, given, **weights)
+                model, stored = _read_weights(source, given, **weights)
+                settings["dtype"] = settings["dtype"] or stored
                 box = make_box(domain, model.shape, source)
-            options = {name: value for name, value in settings.items() if value is not None}
+            options = {name: value for name, value in (settings | function).items() if value is not None}
             net = attnc.compile(model, domain=box, eps=eps, progress=progress, **options)
             seconds = time.perf_counter() - began
             if output is not None:
                 net.save(output)
+            write_report(net, report, progress)
     about = {"source": source, "eps": eps, "engine": engine}
     finish(net, f"{source} as softmax attention", json, about, seconds, files)
 
@@ -123,8 +137,9 @@ def _read_weights(
     activation: str | None,
     output_activation: str | None,
     order: str | None,
-) -> Program:
-    """The MLP whose weights and biases are in a safetensors file, on inputs of the shape that is given."""
+) -> tuple[Program, Any]:
+    """The MLP whose weights and biases are in a safetensors file, on inputs of the shape that is given; and its dtype."""
+    from attnc.arguments import DTYPES
     from attnc.frontends import mlp, read_state_dict
     from attnc.records.files import read_file
 
@@ -138,7 +153,9 @@ def _read_weights(
         raise InputError(f"{source} has no activation: give --activation, a name of `attnc functions`")
     prefixes = None if order is None else [prefix.strip() for prefix in order.split(",")]
     program = mlp(tensors, activation, order=prefixes, output_activation=output_activation)
-    return program if shape is None else replace(program, shape=shape)
+    stored = {tensor.dtype for tensor in tensors.values()}
+    dtype = stored.pop() if len(stored) == 1 else None
+    return program if shape is None else replace(program, shape=shape), dtype if dtype in DTYPES else None
 
 
 @contextmanager

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from attnc.cli.options import Json
+from attnc.cli.options import Json, output_option
 from attnc.cli.output import errors_reported, finish, print_json, progress_bar
 from attnc.errors import InputError
 
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."
 _APPROXIMATION = "The error allowed in every block's output, in exact arithmetic."
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
-_Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", help="A new directory.")]
+_Output = Annotated[Path | None, output_option("A new directory.", "OUT")]
 _JOBS = "Blocks to convert at the same time, by joblib: -1 is one for each core."
 _DRY = "Say what would be converted, what is left and why, and the memory it needs; write nothing."
 _DryRun = Annotated[bool, typer.Option("--dry-run", help=_DRY)]
@@ -47,7 +47,8 @@ def convert(
     Memory holds one layer of the model, not the model. If the command is killed, the same command resumes its work, which
     is kept beside OUT; the result has the same bytes.
 
-    Exit status: 0 the bound of every block is proved, 1 it is not, 2 bad input.
+    Exit status: 0 the bound of every block is proved, 1 it is not (always so in bfloat16 and float16, where the
+    approximation alone is proved), 2 bad input.
 
     Example: attnc convert all-MiniLM-L6-v2 -o minilm-attention --approximation 1e-4
     """

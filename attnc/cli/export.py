@@ -10,11 +10,11 @@ import typer
 
 import attnc
 from attnc.cli import output as out
-from attnc.cli.options import Force, Json, Saved, check_files
+from attnc.cli.options import Force, Json, Saved, check_files, output_option
 from attnc.errors import InputError
 
 _FORMATS = ("onnx",)
-_Output = Annotated[Path, typer.Option("-o", "--output", metavar="PATH", help="The file to write.")]
+_Output = Annotated[Path, output_option("The file to write.")]
 _To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format: onnx.")]
 _Engine = Annotated[str, typer.Option(help="What the file executes: softmax or closed-form.")]
 _Opset = Annotated[int | None, typer.Option(metavar="N", help="The operator set of ONNX, 18 to 23.")]

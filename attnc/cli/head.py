@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 import attnc
-from attnc.cli.options import Dtype, Force, Json, Output, Plot, check_files, parse_dtype
+from attnc.cli.options import (
+    Dtype,
+    Force,
+    Json,
+    Output,
+    Plot,
+    Report,
+    check_files,
+    parse_dtype,
+    write_report,
+)
 from attnc.cli.output import errors_reported, finish, print_json, progress_bar, table
 from attnc.errors import InputError
 
@@ -26,6 +36,7 @@ def head(
     dtype: Dtype = "float32",
     output: Output = None,
     plot: Plot = None,
+    report: Report = None,
     json: Json = False,
     force: Force = False,
 ) -> None:
@@ -39,7 +50,7 @@ def head(
         if (eps is None) == (anchors is None):
             given = "neither" if eps is None else "both"
             raise InputError(f"give either --eps E or --anchors P: got {given}")
-        files, began = check_files(output, plot, force), time.perf_counter()
+        files, began = check_files(output, plot, force, report=report), time.perf_counter()
         with progress_bar(f"building {name}") as progress:
             built = attnc.head(
                 name, domain=domain, eps=eps, anchors=anchors, design=design, heads=heads, dtype=parse_dtype(dtype),
@@ -51,6 +62,7 @@ def head(
             if plot is not None:
                 progress(f"drawing {plot}")
                 attnc.plot.head(built, path=plot)
+            write_report(built, report, progress)
         finish(built, f"{name} as a softmax head", json, {}, seconds, files)
 
 

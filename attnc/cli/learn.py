@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 import attnc
-from attnc.cli.options import Dtype, Force, Json, Plot, check_files
+from attnc.cli.options import Dtype, Force, Json, Output, Plot, check_files
 from attnc.cli.output import (
     NOT_PROVED,
     errors_reported,
@@ -32,21 +32,24 @@ if TYPE_CHECKING:
     from attnc.incontext import Loss
 
 Rows = list[dict[str, str]]  # the cells of a CSV file, by column
-_PREDICTION = "prediction"  # the column that -o adds
+_PREDICTION = "prediction"  # the column that --predictions adds
 _LARGEST = 1e100  # the squares of larger numbers overflow
-_LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ)."
+_LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ); default from the target."
 _Target = Annotated[str, typer.Option(metavar="COLUMN", help="What to predict; other columns are features.")]
 _StepSize = Annotated[float | None, typer.Option(metavar="η", help="Default 1/L, L the largest curvature.")]
 _Query = Annotated[Path | None, typer.Option(metavar="PATH", help="A CSV file whose rows to predict.")]
 _Radius = Annotated[float | None, typer.Option(metavar="R", help="Of |x|, |y|, |w|; default from the data.")]
-_Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help="Rows and predictions.")]
+_Predictions = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Write the rows and predictions (.csv).")
+]
+_Loss = Annotated[str | None, typer.Option(metavar="LOSS", help=_LOSSES)]
 _Standardise = Annotated[bool, typer.Option("--standardise/--no-standardise", help="Mean 0, deviation 1.")]
 
 
 def learn(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A CSV file: a header, then rows of numbers.")],
     target: _Target,
-    loss: Annotated[str, typer.Option(metavar="LOSS", help=_LOSSES)] = "squared",
+    loss: _Loss = None,
     steps: Annotated[int, typer.Option(metavar="T", help="Of gradient descent, from w = 0.")] = 100,
     step_size: _StepSize = None,
     query: _Query = None,
@@ -54,23 +57,30 @@ def learn(
     dtype: Dtype = "float64",
     intercept: Annotated[bool, typer.Option("--intercept/--no-intercept", help="A constant term.")] = True,
     standardise: _Standardise = True,
+    predictions: _Predictions = None,
     plot: Plot = None,
-    output: _Output = None,
+    output: Output = None,
     json: Json = False,
     force: Force = False,
 ) -> None:
     """Learn from a CSV file by gradient descent in context.
 
     Softmax attention with fixed weights takes the steps; the distance to exact gradient descent has a proved bound.
-    The features are standardised, and for losses other than logistic and poisson the target too: λ, δ and η are in
-    those units. Coefficients are printed in the units of the file. Needs scikit-learn: pip install 'attnc[sklearn]'.
+    The default loss is logistic if every target is 0 or 1, else squared. The features are standardised, and for losses
+    other than logistic and poisson the target too: λ, δ and η are in those units. Coefficients are printed in the units
+    of the file. -o writes the learner, whose bound `attnc verify` proves again. Needs scikit-learn: pip install
+    'attnc[sklearn]'.
 
     Exit status: 0 proved, 1 not proved (no finite bound, or a row outside the radius), 2 bad input.
 
-    Example: attnc learn data.csv --target y --loss 'ridge(0.1)' --steps 200 --query new.csv -o predictions.csv
+    Example: attnc learn data.csv --target y --loss 'ridge(0.1)' --steps 200 --query new.csv --predictions predictions.csv
     """
     with errors_reported(json):
-        files = check_files(output, plot, force)
+        if output is not None and output.suffix == ".csv":
+            raise InputError(
+                f"-o {output}: -o writes the learner (.safetensors); --predictions writes a CSV file"
+            )
+        files = check_files(output, plot, force, predictions=predictions)
         if standardise and not intercept:
             raise InputError("--no-intercept needs --no-standardise: subtracted means act as an intercept")
         settings = {"steps": steps, "step_size": step_size, "radius": radius, "dtype": dtype}
@@ -79,13 +89,15 @@ def learn(
         with progress_bar(f"reading {data}") as progress:
             examples, asked = _read_table(data), data if query is None else query
             rows = examples if query is None else _read_table(query)
-            if output is not None and _PREDICTION in rows[0]:
-                raise InputError(f"{asked} has a column {_PREDICTION!r}, which -o adds: rename it")
+            if predictions is not None and _PREDICTION in rows[0]:
+                raise InputError(f"{asked} has a column {_PREDICTION!r}, which --predictions adds: rename it")
             progress("learning")
             model, record = _learn(loss, settings, target, (data, examples), (asked, rows))
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
+            if predictions is not None:
+                _write_predictions(predictions, rows, record["predictions"])
             if output is not None:
-                _write_predictions(output, rows, record["predictions"])
+                model.learner_.save(output)
             if plot is not None:
                 progress(f"drawing {plot}")
                 context = {"x": model.context_x_, "y": model.context_y_[0]}
@@ -99,10 +111,13 @@ def learn(
 
 
 def _learn(
-    loss: str, settings: dict[str, Any], target: str, examples: tuple[Path, Rows], asked: tuple[Path, Rows]
+    loss: str | None,
+    settings: dict[str, Any],
+    target: str,
+    examples: tuple[Path, Rows],
+    asked: tuple[Path, Rows],
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
-    from attnc.incontext.estimators import InContextClassifier, InContextRegressor
     from attnc.incontext.losses import DEFAULTS, exact_trajectory, loss_named
 
     data, rows = examples
@@ -110,11 +125,11 @@ def _learn(
     if not names or len(rows) < 2:
         raise InputError(f"{data} has {len(rows)} rows and {len(names)} features: give 2 and 1 at least")
     x, y, new = _numbers(*examples, names), _numbers(*examples, [target])[:, 0], _numbers(*asked, names)
+    loss, why_loss = _chosen(y, target) if loss is None else (loss, "")
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
     _check_spread(np.column_stack([x, y]), [*names, target], data)
-    model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
-    model.fit(x, y)
+    model = _fitted(loss, settings, x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
     tokens = np.hstack([context, np.ones((len(x), int(learner.intercept)))])
     labels = model.context_y_[0].double().numpy()
@@ -130,8 +145,12 @@ def _learn(
         "status": "proved" if reason is None else "not proved",
         "reason": reason,
         "loss": f"{loss}({DEFAULTS[loss]:g})" if loss in DEFAULTS else loss,
+        "chosen": why_loss,
         "examples": len(x),
         "steps": learner.steps,
+        "converged": model.convergence_.reached,
+        "gradient": model.convergence_.gradient,
+        "enough_steps": model.convergence_.enough,
         "step_size": learner.step_size,
         "dtype": learner.certificate.dtype,
         "radius": vars(learner.radius),
@@ -145,6 +164,24 @@ def _learn(
         "note": kind.note,
         "predictions": (model.predict_proba(new)[:, 1] if logistic else model.predict(new)).tolist(),
     }
+
+
+def _fitted(loss: str, settings: dict[str, Any], x: Array, y: Array) -> Any:
+    """The estimator of the loss, fitted; `_converged` reports too few steps."""
+    from attnc.incontext.estimators import InContextClassifier, InContextRegressor
+
+    logistic = loss.strip() == "logistic"
+    model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=_convergence_warning())
+        return model.fit(x, y)
+
+
+def _convergence_warning() -> type[Warning]:
+    from sklearn.exceptions import ConvergenceWarning
+
+    warning: type[Warning] = ConvergenceWarning
+    return warning
 
 
 def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[str, Any]:
@@ -185,8 +222,9 @@ def _print(record: dict[str, Any], title: str) -> None:
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"
     facts = {
-        "loss": f"{record['loss']} {record['note']}",
+        "loss": f"{record['loss']} {record['note']}{record['chosen']}",
         "steps": f"{record['steps']} of size {record['step_size']:.6g}, {record['examples']} examples",
+        "converged": _converged(record),
         "radius": ", ".join(f"{name} {size:.4g}" for name, size in record["radius"].items()),
         "exact gradient descent": f"{record['distance']:.3g} away",
         "proved bound": f"{record['bound']:g}" if record["reason"] is None else f"none: {record['reason']}",
@@ -196,6 +234,27 @@ def _print(record: dict[str, Any], title: str) -> None:
         **run_facts(record["seconds"], record["files"]),
     }
     typer.echo("\n\n".join((title, coefficients, facts_text(facts))))
+
+
+def _converged(record: dict[str, Any]) -> str:
+    """Whether the steps were enough, and what to do if not."""
+    left = f"the largest entry of the gradient is {record['gradient']:.2g}"
+    if record["converged"]:
+        return f"yes: {left}"
+    if record["enough_steps"] is not None:
+        return f"no: {left}; use --steps {record['enough_steps']}"
+    tried = 16 * record["steps"]
+    why = "a penalty, as in --loss 'ridge(0.1)', needs fewer"
+    if record["loss"] == "logistic":
+        why = "if a line separates the labels, coefficients grow without end"
+    return f"no: {left}, and {tried} steps are not enough either; {why}"
+
+
+def _chosen(y: Array, target: str) -> tuple[str, str]:
+    """The loss for a target, and why."""
+    if np.isin(y, (0, 1)).all() and len(np.unique(y)) == 2:
+        return "logistic", f"(chosen because every {target} is 0 or 1; --loss squared is least squares)"
+    return "squared", ""
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:

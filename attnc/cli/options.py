@@ -20,7 +20,29 @@ Dtype = Annotated[str, typer.Option(help="float32 or float64.")]
 _OUTPUT = "Write the result and its certificate (.safetensors)."
 _SAVED = "A file of `attnc head` or `attnc compile`, or a directory of `attnc convert`."
 Plot = Annotated[Path | None, typer.Option(metavar="PATH", help="Draw the result (.png, .svg or .pdf).")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="PATH", help=_OUTPUT)]
+
+
+def output_option(help: str, metavar: str = "PATH") -> Any:
+    """-o, which every command has for what it writes."""
+    return typer.Option("-o", "--save", "--output", metavar=metavar, help=help)
+
+
+Output = Annotated[Path | None, output_option(_OUTPUT)]
+Report = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="Write a page with picture and proof (.html).")
+]
+
+
+def write_report(value: Any, path: Path | None, progress: Any) -> None:
+    """The page of --report."""
+    if path is None:
+        return
+    from attnc.plot.report import report
+
+    progress(f"proving again for {path}")
+    report(value, path)
+
+
 Saved = Annotated[Path, typer.Argument(metavar="PATH", help=_SAVED)]
 
 
@@ -33,8 +55,8 @@ def parse_dtype(name: str) -> Any:
     return getattr(torch, name)
 
 
-def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str, str]:
-    """Check, before any work, that the files can be written; return the paths by option.
+def check_files(output: Path | None, plot: Path | None, force: bool, **others: Path | None) -> dict[str, str]:
+    """Check, before any work, that the files can be written; return the paths by option. `others` are files of other options.
 
     A file that exists needs --force; its directory must exist and be writable."""
     if plot is not None:
@@ -42,9 +64,18 @@ def check_files(output: Path | None, plot: Path | None, force: bool) -> dict[str
 
         picture_format(plot)
         require_matplotlib()
-    paths = {name: path for name, path in (("output", output), ("plot", plot)) if path is not None}
+    if others.get("report") is not None:
+        from attnc.plot.canvas import require_matplotlib
+        from attnc.plot.report import page_name
+
+        page_name(others["report"] or "")
+        require_matplotlib()
+    paths = {
+        name: path for name, path in (("output", output), ("plot", plot), *others.items()) if path is not None
+    }
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
-        raise InputError(f"--output and --plot are both {output}: give two different files")
+        options = " and ".join(f"--{name}" for name in paths)
+        raise InputError(f"{options} name the same file: give different files")
     for path in paths.values():
         try:
             if path.is_dir():

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import progress as rich
-from rich.console import Console
 
+from attnc.cli.messages import in_options
 from attnc.errors import AttncError, UnsupportedError
-from attnc.progress import Progress, silent
+from attnc.progress import Progress, shown
 
 if TYPE_CHECKING:
     from attnc.records.certificate import Certificate, Status
@@ -31,9 +30,10 @@ def errors_reported(as_json: bool) -> Iterator[None]:
         yield
     except AttncError as problem:
         typer.secho("error: ", err=True, nl=False, fg="red", bold=True)
-        typer.echo(str(problem), err=True)
+        message = in_options(str(problem))
+        typer.echo(message, err=True)
         if as_json:
-            record: dict[str, Any] = {"kind": type(problem).__name__, "message": str(problem)}
+            record: dict[str, Any] = {"kind": type(problem).__name__, "message": message}
             if isinstance(problem, UnsupportedError):
                 record["problems"] = [asdict(part) for part in problem.problems]
             about = {
@@ -43,22 +43,9 @@ def errors_reported(as_json: bool) -> Iterator[None]:
         raise typer.Exit(NOT_PROVED if hasattr(problem, "failures") else BAD_INPUT) from problem
 
 
-@contextmanager
-def progress_bar(first: str) -> Iterator[Progress]:
+def progress_bar(first: str) -> AbstractContextManager[Progress]:
     """A bar on stderr, removed at the end; nothing in a pipe. Call the result with a message, and with counts to fill the bar."""
-    if not sys.stderr.isatty():
-        yield silent
-        return
-    text = rich.TextColumn("{task.fields[count]}{task.description}", markup=False)
-    columns = (rich.SpinnerColumn(), rich.BarColumn(bar_width=24), rich.TimeElapsedColumn(), text)
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task(first, total=None, count="")
-
-        def update(message: str, done: int = 0, total: int = 0, /) -> None:
-            count = f"{done}/{total} " if total else ""
-            display.update(task, description=message, completed=done, total=total or None, count=count)
-
-        yield update
+    return shown(first, delay=0)
 
 
 def print_json(record: Mapping[str, Any]) -> None:
@@ -87,8 +74,10 @@ def facts_text(facts: Mapping[str, str]) -> str:
 
 
 def run_facts(seconds: float, files: Mapping[str, str]) -> dict[str, str]:
-    """The run time and the files that were written."""
-    return {"time": f"{seconds:.2f} s", **({"written": ", ".join(files.values())} if files else {})}
+    """The run time, the files that were written, and how to open a report."""
+    facts = {"time": f"{seconds:.2f} s", **({"written": ", ".join(files.values())} if files else {})}
+    page = files.get("report")
+    return facts if page is None else facts | {"open": f"{Path(page).resolve().as_uri()} (in a browser)"}
 
 
 def shortened(items: Sequence[str]) -> str:
@@ -103,13 +92,24 @@ def status_of(value: Any, changed: str | None = None) -> tuple[Status, str | Non
 
     certificate: Certificate = value.certificate
     if certificate.subject == "model":
-        measured = "the bounds of some blocks are for domains that were measured, not proved"
-        reason = None if certificate.proved else measured
+        reason = _why_unproved(certificate)
     else:
         changed = value.why_changed() if certificate.subject == "network" else None
         reason = value.why_not_certified()
     applies = changed is None and (reason is None or not certificate.proved)
     return certificate.status if applies else Status.UNKNOWN, changed or reason
+
+
+def _why_unproved(model: Certificate) -> str | None:
+    """Why the certificate of a converted model is not proved, or None."""
+    from attnc.records.certificate import HALF, Status
+
+    half = sorted({part.dtype for part in model.children} & {*HALF})
+    unclaimed = f"the approximation is proved, but nothing is claimed of rounding in {' and '.join(half)}"
+    measured = "the bounds of some blocks are for domains that were measured, not proved"
+    if any(part.status is Status.MEASURED for part in model.children):
+        return measured
+    return None if model.proved else unclaimed
 
 
 def result_json(value: Any, status: Status, reason: str | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnc.cli.options import Json
+from attnc.cli.options import Json, output_option
 from attnc.cli.output import errors_reported, print_json, progress_bar
 from attnc.errors import FileError, InputError
 
@@ -20,7 +20,7 @@ _WHAT = "heads, range, anchors, heatmaps, seq2seq or all."
 
 
 def reproduce(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Records and results.")],
+    output: Annotated[Path, output_option("Records and results.", "DIR")],
     what: Annotated[str, typer.Argument(metavar="WHAT", help=_WHAT)] = "all",
     seeds: Annotated[int, typer.Option(metavar="N", help="Seeds 1234, 1235, …; the paper has 11.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: a minute or two.")] = False,

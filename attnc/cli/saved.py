@@ -16,8 +16,8 @@ from attnc.cli.options import Json, Saved
 def show(path: Saved, json: Json = False) -> None:
     """Show a saved result without proving its bound again.
 
-    Exit status: 0 the certificates apply to the stored numbers, 1 they do not, or the error is measured, 2 the file was
-    not written by attnc, or is damaged or edited.
+    Exit status: 0 the certificates apply to the stored numbers, 1 they do not, or the error is measured, or its rounding is
+    not claimed (bfloat16, float16), 2 the file was not written by attnc, or is damaged or edited.
 
     Example: attnc show net.safetensors
     """
@@ -46,6 +46,8 @@ def verify(path: Saved, json: Json = False) -> None:
     The proof starts from the stored numbers of a head, a network or a converted model. An error that was only measured
     has no proof to check: its status is unknown.
 
+    Of a model in bfloat16 or float16, the approximation is proved; nothing is claimed of its rounding.
+
     Exit status: 0 proved, 1 refuted or unknown, 2 the file was not written by attnc, or is damaged or edited.
 
     Example: attnc verify gelu.safetensors
@@ -65,7 +67,7 @@ def verify(path: Saved, json: Json = False) -> None:
             "file": str(path),
             "status": str(verdict.status),
             "reason": verdict.reason,
-            "bound": verdict.bound is not None and f"{verdict.bound:g}",
+            "approximation" if verdict.exact else "bound": verdict.bound is not None and f"{verdict.bound:g}",
             "input": verdict.input is not None and output.shortened([f"{x!r}" for x in verdict.input]),
             "error there": verdict.error is not None and f"{verdict.error:.6g}",
             "parts": ", ".join(f"{n} {status}" for status, n in parts.items()),

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from attnc.cli.options import Force, Json, Plot, check_files, parse_dtype
+from attnc.cli.options import Force, Json, Plot, check_files, output_option, parse_dtype
 from attnc.cli.output import (
     NOT_PROVED,
     errors_reported,
@@ -21,7 +21,6 @@ from attnc.cli.output import (
     status_of,
     table,
 )
-from attnc.errors import InputError
 
 zoo = typer.Typer(
     help="Attention-only models whose mechanism is known, each with its certificate.",
@@ -34,9 +33,7 @@ _Dtype = Annotated[
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from `attnc zoo list`.")]
 _Vocabulary = Annotated[int | None, typer.Option(metavar="V", help="Another number of tokens.")]
 _Length = Annotated[int | None, typer.Option(metavar="N", help="Another largest length.")]
-_Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="PATH", help="The file to write (.safetensors).")
-]
+_Output = Annotated[Path, output_option("The file to write (.safetensors).")]
 
 
 @zoo.command("list")
@@ -118,19 +115,14 @@ def _build(
     with errors_reported(json):
         task = models.about(name)
         files, began = check_files(output, plot, force), time.perf_counter()
-        if plot is not None and not isinstance(task, models.TokenTask):
-            raise InputError(
-                f"--plot: {name} has no tokens; save it, and use attnc.plot.network or attnc.plot.learning"
-            )
         with progress_bar(f"building {name}"):
             net = models.load(name, None if dtype is None else parse_dtype(dtype), vocabulary, length)
         if output is not None:
             net.save(output)
-        if plot is not None and isinstance(task, models.TokenTask):
-            from attnc.plot import token_attention
+        if plot is not None:
+            from attnc.plot import zoo_model
 
-            known = [token for token in task.tokens if token in net.vocabulary] or list(net.vocabulary[:1])
-            token_attention(net, sequence=known[: net.program.length], path=plot)
+            zoo_model(net, name=name, path=plot)
         seconds, (status, reason) = time.perf_counter() - began, status_of(net)
         title = f"{name}: {task.computes}\n\n{task.mechanism}"
         if json:

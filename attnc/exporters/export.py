@@ -1,4 +1,4 @@
-"""attnc.export: a head, a network, a learner, a literal form or a converted model as a file for other programs."""
+"""attnc.export: heads, networks, token networks, learners, literal forms and converted models as files for other programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnc.errors import FileError, InputError
+from attnc.progress import watched
 
 _EXPORTERS = {
     ".onnx": "attnc.exporters.onnx"
@@ -32,6 +33,7 @@ class Export:
     axes: dict[str, dict[int, str]]
 
 
+@watched("exporting")
 def export(
     x: Any,
     path: str | os.PathLike[str],
@@ -40,8 +42,8 @@ def export(
     inputs: Any = None,
     opset: int | None = None,
 ) -> Export:
-    """Write a head, a network, a learner, a literal form or a converted model for other programs; the suffix of the path selects
-    the format. `.onnx` needs the extra `onnx`.
+    """Write a head, a network, a token network, a learner, a literal form or a converted model for other programs; the suffix of
+    the path selects the format. `.onnx` needs the extra `onnx`.
 
     The file is run in onnxruntime before it gets its name, and compared with the module. If they differ by more than rounding
     explains, an error is raised and nothing is written. A file that exists is replaced.

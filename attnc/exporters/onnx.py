@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from attnc.errors import AttncError, ExportError, InputError, Problem, UnsupportedError
+from attnc.errors import AttncError, CertificateError, ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.export import Export
 from attnc.exporters.onnx_graph import Graph, operations_in
 from attnc.exporters.reference import LiteralRounding, Rounding
 from attnc.exporters.subjects import SIZES, Axes, Subject, subject_of
 from attnc.extras import optional
 from attnc.network.literal import SelfAttentionNetwork
-from attnc.records.certificate import Certificate, Status
+from attnc.network.running import in_rows
+from attnc.pretrained.verify import verify
+from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import versions
 from attnc.records.files import replacing
 
@@ -37,6 +39,10 @@ _CLOSED = (
     "far they are from attention is part of the rounding term. "
 )
 _ROUNDING = "Its rounding term was proved for the arithmetic of torch on a CPU, not for the runtime that executes this file."
+_TOKENS = (
+    "The certificate is about the output tokens of the network as torch executes it on a CPU. Before this file got its name, its "
+    "output tokens were compared with those of the network, on a sample or on all sequences; nothing is proved of its runtime."
+)
 _STATEMENTS = {
     Status.PROVED: _EXACT + _ROUNDING,
     Status.MEASURED: "The error was measured at samples, in torch. Nothing is proved.",
@@ -50,13 +56,13 @@ def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) ->
         optional(module, "onnx", "ONNX files")
     chosen = _checked_opset(opset)
     subject = subject_of(x, engine, inputs)
-    dtype = subject.dtype
+    dtype, verdict = subject.dtype, _verdict(x, subject.certificate)
     with subject.running(), _quiet():
         program, axes = _traced(subject)
         model = _translated(program, subject, chosen, axes)
         if engine == "softmax":
             _check_pure(model)
-        _describe(model, subject, engine)
+        _describe(model, subject, engine, verdict)
         if (size := model.ByteSize()) > _LARGEST:
             raise UnsupportedError(
                 "a file of ONNX holds 2 GB at most", [Problem(str(path), f"the model has {size:,} bytes")]
@@ -69,6 +75,17 @@ def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) ->
                 difference, allowed, count = _compare(temporary, subject, rounding, axes)
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
     return Export(path, engine, difference, allowed, count, operations_in(model), named)
+
+
+def _verdict(x: Any, certificate: Certificate) -> Verdict | None:
+    """What the independent checker says of a certificate that claims a proof: it may have been read from any file. If the checker
+    does not confirm it, the file claims nothing. The checker of a literal form has run before."""
+    if not certificate.proved:
+        return None
+    verdict = verify(x)
+    if verdict.status is Status.REFUTED:
+        raise CertificateError(f"the certificate is not true, so it is not exported: {verdict.reason}")
+    return verdict
 
 
 def _checked_opset(opset: object) -> int:
@@ -84,7 +101,7 @@ def _traced(subject: Subject) -> tuple[ExportedProgram, tuple[Axes, ...]]:
     example = subject.samples(SIZES[1], {name for own in subject.axes for name in own.values()})
     dims = tuple(dict.fromkeys(own, Dim.AUTO) for own in subject.axes)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), in_rows():
             program = torch.export.export(subject.called, example, dynamic_shapes=(dims,), strict=False)
     except AttncError:
         raise
@@ -149,20 +166,25 @@ def _check_pure(model: Any) -> None:
         )
 
 
-def _describe(model: Any, subject: Subject, engine: str) -> None:
+def _describe(model: Any, subject: Subject, engine: str, verdict: Verdict | None) -> None:
     """Certificate, digests and versions in the metadata of the file. A literal form has the certificate of its source."""
     import onnx
 
     own, carried = subject.certificate, subject.carried
+    doubted = verdict is not None and not verdict
     about = {
         "attnc": versions()["attnc"],
         "attnc.subject": own.subject,
-        "attnc.status": str(own.status),
+        "attnc.status": str(Status.UNKNOWN if doubted else own.status),
         "attnc.digests": json.dumps(_digests(own)),
         "attnc.engine": engine,
-        "attnc.statement": _statement(carried, engine),
+        "attnc.statement": _statement(None if doubted else carried, engine),
     }
-    if carried is not None and (carried.status is not Status.UNKNOWN or carried.subject == "literal"):
+    about |= {f"attnc.{name}": json.dumps(value) for name, value in subject.about.items()}
+    if verdict is not None:
+        about["attnc.verdict"] = str(verdict)
+    known = carried is not None and (carried.status is not Status.UNKNOWN or carried.subject == "literal")
+    if carried is not None and known and not doubted:
         about["attnc.certificate"] = json.dumps(carried.to_json())
     onnx.helper.set_model_props(model, about)
     model.producer_name, model.producer_version = "attnc", about["attnc"]
@@ -171,6 +193,8 @@ def _describe(model: Any, subject: Subject, engine: str) -> None:
 def _statement(carried: Certificate | None, engine: str) -> str:
     if carried is None or carried.status not in _STATEMENTS:
         return "Nothing is claimed of this file."
+    if carried.subject == "tokens" and carried.status is Status.PROVED:
+        return _TOKENS
     if carried.status is Status.PROVED and engine == "closed-form":
         return _CLOSED + _ROUNDING
     encoded = carried.subject == "literal" and math.isfinite(carried.approximation)
@@ -202,8 +226,7 @@ def _compare(
     if subject.rounds:
         allowed = [min(most, 2 * subject.certificate.rounding) for most in allowed]
     worst, seen = 0.0, 0
-    for count in sizes:
-        given = subject.samples(count, free)
+    for given in (*(subject.samples(count, free) for count in sizes), *subject.further):
         with torch.no_grad():
             expected = subject.called(*given)
         found = session.run(None, {name: x.numpy() for name, x in zip(subject.names, given, strict=True)})
@@ -211,9 +234,14 @@ def _compare(
             difference = _difference(y, z)
             if not difference <= most:
                 raise ExportError(
-                    f"onnxruntime and torch differ by {difference:.3g} in {name}, for a batch of {count}; rounding explains "
-                    f"{most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python numbers "
-                    "to float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
+                    f"onnxruntime and torch differ by {difference:.3g} in {name}, for a batch of {len(given[0])}; rounding "
+                    f"explains {most:.3g}. Nothing was written. torch.onnx rounds the factors that a float64 model has as Python "
+                    "numbers to float32: convert the model in float32; otherwise use other versions of torch and onnxruntime"
+                )
+            if subject.decides and not np.array_equal(y.numpy().argmax(-1), z.argmax(-1)):
+                raise ExportError(
+                    f"onnxruntime returns other tokens than torch for sequences of {given[0].shape[1]}. Nothing was written. "
+                    "Use float64, or other versions of torch and onnxruntime"
                 )
             worst = max(worst, difference)
         seen += len(given[0])

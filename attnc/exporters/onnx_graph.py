@@ -18,6 +18,9 @@ MOVES = frozenset((
 ))  # fmt: skip
 SHAPES = frozenset(("Shape", "Size"))  # of the data, whatever its values
 _FACTORS = {"Gemm": 2}  # inputs that are multiplied; of the others all
+_KEEP_ZERO = frozenset(
+    ("ReduceSum", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Identity")
+)  # of their first input
 _INDICES = frozenset(("Gather", "GatherElements", "GatherND"))
 
 
@@ -38,6 +41,9 @@ class Graph:
         self.types = {value.name: value.type.tensor_type.elem_type for value in values}
         self.nodes = list(known.node)
         self.zeros = set(_zeros(known))
+        for node in self.nodes:  # 0·x is 0, and so are its sums and parts
+            if self._is_zero(node) or (node.op_type in _KEEP_ZERO and self.zeros.issuperset(node.input[:1])):
+                self.zeros |= set(node.output)
         self.outputs = {value.name for value in known.output}
         self.users: dict[str, list[Any]] = defaultdict(list)
         for node in self.nodes:

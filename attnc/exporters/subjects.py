@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from attnc.check.literal import check_literal
 from attnc.domain import Ball, Box, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.exporters.model_inputs import example_of, tensors_of, varied
+from attnc.exporters.token_sequences import sequences_of
 from attnc.frontends.transformers import Call, example_call
 from attnc.incontext.base import InContext
 from attnc.network.altered import why_changed
@@ -29,9 +31,12 @@ from attnc.network.norm import Norm, QuadraticHead
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.network.running import FULL, PreciseModule
+from attnc.network.tokens import TokenNetwork
 from attnc.pretrained.store import call_of, report_of
 from attnc.pretrained.verify import why_not_applicable
+from attnc.program.tokens import Value
 from attnc.records.certificate import Certificate, Status
+from attnc.records.tokens import program_to_json
 
 Inputs = tuple[Tensor, ...]
 Axes = dict[int, str]
@@ -63,6 +68,9 @@ class Subject:
     samples: Callable[[int, Collection[str]], Inputs]
     rounds: bool = False  # whether `certificate.rounding` bounds the rounding of each output
     running: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)  # with the chosen engine
+    further: Sequence[Inputs] = ()  # more inputs on which a file is compared
+    decides: bool = False  # whether the place of the largest output is what counts: of logits
+    about: Mapping[str, Any] = field(default_factory=dict)  # for readers of the file, as JSON
 
     @property
     def carried(self) -> Certificate | None:
@@ -89,7 +97,8 @@ def subject_of(x: object, engine: str, inputs: Any) -> Subject:
     """What is exported for each kind of module. Its certificate must apply to it as it is now."""
     if not isinstance(x, nn.Module):
         raise InputError(
-            f"export takes a head, a network, a learner, a literal form or a converted model: got {type(x).__name__}"
+            "export takes a head, a network, a token network, a learner, a literal form or a converted model: got "
+            f"{type(x).__name__}"
         )
     engine = checked_engine(engine, ENGINES)
     for part in x.modules():
@@ -142,6 +151,45 @@ def _network(network: Network, engine: str) -> Subject:
     return Subject(
         Called(network, _plainly), known, ("x",), ("y",), ({0: "batch"},), samples, known.proved, running
     )
+
+
+def _tokens(network: TokenNetwork, engine: str) -> Subject:
+    """Logits of token ids (batch, positions), for sequences of the given lengths (batch,)."""
+    _check(network)
+    size, most, program = len(network.vocabulary), network.program.length, network.program
+    any_length = (
+        most > 2
+    )  # torch.export takes lengths from 2 on that are not the longest for examples of any length
+    axes: tuple[Axes, ...] = ({0: "batch"} | ({1: "positions"} if any_length else {}), {0: "batch"})
+
+    def samples(count: int, free: Collection[str]) -> Inputs:
+        """The longest sequences, and shorter ones for the batch that is traced; all lengths occur."""
+        n = min(3, most - 1) if any_length and count == SIZES[1] else most
+        source = torch.Generator().manual_seed(count)
+        ids = torch.randint(0, size, (count, n), generator=source)
+        return ids, n - torch.arange(count) % n
+
+    further = []
+    for ids in sequences_of(network):
+        lengths = torch.full((ids.shape[0],), ids.shape[1])
+        further.append((ids if any_length else nn.functional.pad(ids, (0, most - ids.shape[1])), lengths))
+    about = {
+        "vocabulary": network.vocabulary, "outputs": [_listed(value) for value in network.outputs], "length": most,
+        "causal": program.causal, "program": program_to_json(program),
+    }  # fmt: skip
+    called, names = Called(network, _run_tokens), ("ids", "lengths")
+    more: dict[str, Any] = {"further": further, "decides": True, "about": about}
+    return Subject(called, network.certificate, names, ("logits",), axes, samples, **more)
+
+
+def _run_tokens(network: TokenNetwork, ids: Tensor, lengths: Tensor) -> Tensor:
+    logits: Tensor = network(ids, lengths)
+    return logits
+
+
+def _listed(value: Value) -> Any:
+    """A fraction as the list of its numerator and denominator."""
+    return [value.numerator, value.denominator] if isinstance(value, Fraction) else value
 
 
 def _literal(literal: SelfAttentionNetwork, engine: str) -> Subject:
@@ -319,6 +367,7 @@ _KINDS = cast(
         QuadraticHead: _quadratic,
         Network: _network,
         SelfAttentionNetwork: _literal,
+        TokenNetwork: _tokens,
         InContext: _learner,
     },
 )

@@ -5,23 +5,19 @@ Heads that a layer does not need are 0. Nothing is folded, centred or normalised
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.domain import Sequences
 from attnc.errors import ExportError, Problem, UnsupportedError
 from attnc.exporters.attention_only import Block
+from attnc.exporters.token_sequences import sequences_of
 from attnc.exporters.transformer_lens import boot, lens_library
 from attnc.network.tokens import TokenNetwork
 from attnc.program.tokens import Value
-
-_COMPARED = 4096  # sequences: all of them, if there are no more
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -109,7 +105,7 @@ def token_lens(network: TokenNetwork) -> TokenLens:
 def _compared(lens: TokenLens) -> TokenLens:
     """The same with its largest difference to the network; an error if an output token differs."""
     worst, count = 0.0, 0
-    for ids in _batches(lens.network):
+    for ids in sequences_of(lens.network):
         with torch.no_grad():
             expected, found = lens.network(ids), lens(ids)
         if not torch.equal(expected.argmax(-1), found.argmax(-1)):
@@ -118,13 +114,3 @@ def _compared(lens: TokenLens) -> TokenLens:
             )
         worst, count = max(worst, float((expected - found).abs().max())), count + len(ids)
     return replace(lens, difference=worst, compared=count)
-
-
-def _batches(network: TokenNetwork) -> list[Tensor]:
-    """All sequences if they are few, else random ones of every length."""
-    size, most = len(network.vocabulary), network.program.length
-    if Sequences(size, most).count <= _COMPARED:
-        return [torch.tensor(list(itertools.product(range(size), repeat=n))) for n in range(1, most + 1)]
-    draw = np.random.default_rng(0)
-    each = max(1, _COMPARED // most)
-    return [torch.from_numpy(draw.integers(0, size, (each, n))) for n in range(1, most + 1)]

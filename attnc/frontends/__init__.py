@@ -9,6 +9,7 @@ from attnc.errors import InputError
 from attnc.frontends.module import module_to_program
 from attnc.frontends.sklearn import estimator_to_program, is_estimator
 from attnc.frontends.state_dict import mlp, read_state_dict
+from attnc.functions import names
 from attnc.program import Program
 
 __all__ = ["estimator_to_program", "mlp", "module_to_program", "read_state_dict", "to_program"]
@@ -42,5 +43,7 @@ def to_program(
         shown += "; a state dict is read by attnc.frontends.mlp(tensors, activation)"
     if isinstance(model, (str, bytes)) or hasattr(model, "__fspath__"):
         shown += "; a file of weights is read by attnc.frontends.read_state_dict(path)"
+        if str(model).partition("(")[0] in names():
+            shown = f"the name of a function: call attnc.head({model!r}, domain=(lo, hi), eps=1e-4)"
     accepted = "a torch.nn.Module, a scikit-learn network, a Program, or a function of a tensor (batch, n, d)"
     raise InputError(f"a model is {accepted}: got {shown}")

@@ -97,6 +97,16 @@ def _parts(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
     return steps[:-1], steps[-1][1]
 
 
+def task_of(estimator: Any) -> tuple[str, tuple[Any, ...]]:
+    """What its predictions are, a word of `TASKS`, and the classes of a classifier."""
+    network = _parts(estimator)[1]
+    if _kind(network) == "MLPRegressor":
+        return "regression", ()
+    tasks = {1: "binary"} if network.out_activation_ == "logistic" else {}
+    multi = "multiclass" if network.out_activation_ == "softmax" else "multilabel"
+    return tasks.get(network.n_outputs_, multi), tuple(np.asarray(network.classes_).tolist())
+
+
 def _kind(part: Any) -> str:
     """The name of scikit-learn's own class; '' for any other, also for subclasses."""
     kind = type(part)

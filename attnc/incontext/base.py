@@ -145,6 +145,11 @@ class InContext(PreciseModule):
             return f"changed since it was certified: {', '.join(changed)}"
         return why_parts(heads) or loose_products(self.settings.dtype)
 
+    def _repr_html_(self) -> str:
+        from attnc.incontext.cards import learner_card
+
+        return learner_card(self)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write heads and certificate to a safetensors file; `attnc.load` reads it."""
         write(path, Record({name: head.numbers() for name, head in self._heads().items()}, self.certificate))

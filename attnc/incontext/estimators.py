@@ -16,6 +16,7 @@ the poisson loss is unbounded, so |w·x| <= 1 + log(1 + max y) is assumed; `cert
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -29,11 +30,12 @@ from attnc.errors import InputError, MissingExtraError
 from attnc.functions import Function
 from attnc.incontext.base import check_reached, with_ones
 from attnc.incontext.learner import gradient_descent
-from attnc.incontext.losses import Loss, loss_named
+from attnc.incontext.losses import Convergence, Loss, convergence, loss_named
 from attnc.incontext.settings import Radius, radius_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.preprocessing import StandardScaler
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -55,6 +57,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
     standardise: bool = True
     radius: float | Radius | None = None
     dtype: str = "float64"
+    tol: float = 1e-4
 
     def _store(self, x: Array, labels: Array, loss: Loss) -> None:
         """Store the context (x raw, a row of labels for each pass) and build the learner."""
@@ -89,6 +92,17 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
             check_reached(f"|{name}| of the context", size, limit, name, "use radius=None")
         _step_size(self.step_size_, self.learner_.curvature(wide) + loss.ridge)
         self.bound_ = self.learner_.error_bound(len(x), curvature - loss.ridge)
+        self.n_iter_ = steps
+        self._found: Array | None = None
+        self._warn_if_too_few(loss, _numpy(wide), _numpy(y))
+
+    def _warn_if_too_few(self, loss: Loss, x: Array, labels: Array) -> None:
+        """Warn if exact gradient descent has not converged after the steps of the learner."""
+        tolerance, eta = checked_positive("tol", self.tol), self.step_size_
+        runs = (convergence(loss, x, y, self.n_iter_, eta, bool(self.intercept), tolerance) for y in labels)
+        self.convergence_ = max(runs, key=lambda run: run.gradient)
+        if not self.convergence_.reached:
+            warnings.warn(too_few(self.convergence_), ConvergenceWarning, stacklevel=4)
 
     def _radius(self, loss: Loss, x: Tensor, y: Tensor, curvature: float) -> Radius:
         """The radius that the module's docstring derives; x has its column of ones."""
@@ -122,9 +136,11 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         return torch.stack([self.learner_.coefficients(self.context_x_, y, strict) for y in self.context_y_])
 
     def _unscaled(self) -> tuple[Array, Array]:
-        """Coefficients and intercepts in the units of X."""
+        """Coefficients and intercepts in the units of X, computed by the learner when they are first asked for."""
         check_is_fitted(self)
-        w = _numpy(self._weights(strict=False))
+        if self._found is None:
+            self._found = _numpy(self._weights(strict=False))
+        w = self._found
         slope, shift = (w[:, :-1], w[:, -1]) if self.learner_.intercept else (w, np.zeros(len(w)))
         if self.x_scaler_.scale_ is None:
             return slope, shift
@@ -149,14 +165,18 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
 class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     """Regression by gradient descent in context: attention with fixed weights reads the examples and predicts.
 
-    `loss` is "squared", "ridge(λ)", "lasso(λ)", "huber(δ)", "quantile(τ)", "poisson", or an `attnc.Function` ψ, the derivative of
-    a loss of your own. Ridge is (1/2n)|y - Xw|² + λ|w|²/2, which is scikit-learn's Ridge with alpha = nλ; lasso is
-    (1/2n)|y - Xw|² + λ|w|₁, with alpha = λ.
+    `loss` is "squared", "ridge", "lasso", "huber(δ)", "quantile(τ)", "poisson", or an `attnc.Function` ψ, the derivative of your
+    own loss. `alpha` is the weight of the penalty, as in scikit-learn's SGDRegressor and Lasso: the mean loss is
+    (1/2n)|y - Xw|² + alpha·|w|²/2 for ridge (scikit-learn's Ridge calls n·alpha its alpha) and (1/2n)|y - Xw|² + alpha·|w|₁ for
+    lasso. For the other losses alpha adds a ridge penalty. The default is 0.01 for ridge and lasso, else 0; "ridge(0.1)" is the
+    same as "ridge" with alpha=0.1.
 
     `standardise` scales every column of x, and y (except for the poisson loss), to mean 0 and variance 1; a constant column
-    becomes 0. λ, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which the penalty leaves out.
+    becomes 0. `alpha`, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which no penalty counts.
 
-    `fit` sets `learner_`, `step_size_`, `radius_` and `bound_`. `certified(X)` reports which rows the proof covers.
+    `fit` sets `learner_`, `step_size_`, `radius_`, `bound_` and `convergence_`, and warns if the largest entry of the gradient
+    after the last step exceeds `tol`: then `steps` are too few. `coef_` and `intercept_` are in the units of X and y.
+    `certified(X)` reports which rows the proof covers.
 
     >>> import numpy as np
     >>> from attnc.incontext.estimators import InContextRegressor
@@ -166,13 +186,14 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     (array([2.]), True)
     """
 
-    loss: str | Loss | Function = "ridge(0.01)"
+    loss: str | Loss | Function = "ridge"
+    alpha: float | None = None
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store the examples as the context and build the learner."""
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         labels = np.asarray(y, dtype=np.float64)
-        kind = loss_named(self.loss)
+        kind = _penalised(self.loss, self.alpha)
         if kind.name == "logistic":
             raise InputError("loss='logistic' is for classification: use attnc.incontext.InContextClassifier")
         kind.check_labels(labels)
@@ -186,6 +207,16 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     def predict(self, X: Any) -> Array:
         """One forward pass of the learner over the stored context and the rows of X."""
         return cast(Array, self._passes(self._query(X))[0] * self.y_scale_ + self.y_mean_)
+
+    @property
+    def coef_(self) -> Array:
+        """The coefficients (d,) in the units of X and y."""
+        return self.coefficients()[0]
+
+    @property
+    def intercept_(self) -> float:
+        """The intercept in the units of y."""
+        return self.coefficients()[1]
 
     def coefficients(self) -> tuple[Array, float]:
         """w (d,) and the intercept in the units of X and y.
@@ -202,7 +233,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     """Logistic regression in context; for several classes one against the rest, each in its own pass with the same weights.
 
-    The mean loss is (1/n) Σ log(1 + exp(∓w·x_i)) + λ|w|²/2 with λ = `ridge`: scikit-learn's LogisticRegression with C = 1/(nλ).
+    The mean loss is (1/n) Σ log(1 + exp(∓w·x_i)) + alpha·|w|²/2: scikit-learn's LogisticRegression with C = 1/(n·alpha).
     The penalty leaves the intercept out, as scikit-learn does (except with its solver "liblinear"). The other parameters are
     those of `InContextRegressor`.
 
@@ -212,7 +243,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
     (['low', 'high'], [[0.5, 0.5]])
     """
 
-    ridge: float = 0.01
+    alpha: float = 0.01
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store the examples as the context and build the learner."""
@@ -222,7 +253,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise InputError(f"y contains only 1 class, {self.classes_[0]!r}: give examples of two or more")
         wanted = np.arange(len(self.classes_)) if len(self.classes_) > 2 else np.array([1])
-        loss = replace(loss_named("logistic"), ridge=checked_nonnegative("ridge", self.ridge))
+        loss = replace(loss_named("logistic"), ridge=checked_nonnegative("alpha", self.alpha))
         self._store(x, (index == wanted[:, None]).astype(np.float64), loss)
         return self
 
@@ -249,9 +280,38 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         with np.errstate(invalid="ignore"):  # 0/0, if all are 0
             return cast(Array, np.nan_to_num(found / found.sum(0), nan=1 / len(found)).T)
 
+    @property
+    def coef_(self) -> Array:
+        """The coefficients in the units of X: (1, d) for two classes, else (classes, d)."""
+        return self._unscaled()[0]
+
+    @property
+    def intercept_(self) -> Array:
+        """The intercepts, (1,) or (classes,)."""
+        return self._unscaled()[1]
+
     def coefficients(self) -> tuple[Array, Array]:
         """w (labels, d) and the intercepts (labels,) in the units of X: one row for two classes, else one per class."""
         return self._unscaled()
+
+
+def _penalised(loss: str | Loss | Function, alpha: Any) -> Loss:
+    """The loss with the penalty alpha, if it is given."""
+    kind = loss_named(loss)
+    if alpha is None:
+        return kind
+    level = checked_nonnegative("alpha", alpha)
+    if isinstance(loss, str) and "(" in loss and kind.name in ("ridge", "lasso"):
+        raise InputError(f"loss={loss!r} and alpha={alpha!r}: give the weight of the penalty once")
+    return replace(kind, lasso=level) if kind.name == "lasso" else replace(kind, ridge=level)
+
+
+def too_few(found: Convergence) -> str:
+    """Why the steps are too few, and what to do."""
+    after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
+    if found.enough is not None:
+        return f"{after}: use steps={found.enough}"
+    return f"{after}, and {16 * found.steps} steps are not enough either: use a larger alpha, or standardise=True"
 
 
 def _poisson_reach(y: Tensor) -> float:

@@ -24,6 +24,7 @@ from attnc.lower.function_to_head import head as make_head
 from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import constant
+from attnc.progress import watched
 
 if TYPE_CHECKING:
     from attnc.network.literal import SelfAttentionNetwork
@@ -128,6 +129,7 @@ class Learner(InContext):
         return [("|w|", w, "w"), ("|w·x|", u, "u"), ("|w| before its threshold", 2 * w, "w")]
 
 
+@watched("building a learner")
 def gradient_descent(
     loss: str | Loss | Function,
     *,

@@ -113,22 +113,64 @@ def loss_named(given: str | Loss | Function) -> Loss:
     )
 
 
+def exact_step(loss: Loss, x: Array, y: Array, w: Array, step_size: float, intercept: bool = False) -> Array:
+    """One step of exact gradient descent in float64: w - η((1/n) Σ r_i x_i + λw), of lasso with the soft threshold.
+
+    An `intercept` is the last coefficient, its column of x is of ones, and no penalty counts it."""
+    free = np.arange(x.shape[1]) == (x.shape[1] - 1 if intercept else -1)
+    u = x @ w - (y if loss.of_residual else 0.0)
+    psi = u if loss.function is None else loss.function.torch_form(torch.from_numpy(u)).numpy()
+    r = psi if loss.of_residual else psi - y
+    w = w - step_size * (x.T @ r / len(x) + loss.ridge * np.where(free, 0, w))
+    level = step_size * loss.lasso
+    return np.where(free, w, np.sign(w) * np.maximum(np.abs(w) - level, 0)) if loss.lasso > 0 else w
+
+
 def exact_trajectory(
     loss: Loss, x: Array, y: Array, steps: int, step_size: float, intercept: bool = False
 ) -> Array:
-    """Exact gradient descent in float64, (steps + 1, d): w ← w - η((1/n) Σ r_i x_i + λw), of lasso with the soft threshold.
-
-    An `intercept` is the last coefficient, its column of x is of ones, and no penalty counts it. A step size that diverges
-    ends in inf or NaN."""
-    w = np.zeros(x.shape[1])
-    found, free = [w], np.arange(x.shape[1]) == (x.shape[1] - 1 if intercept else -1)
+    """The coefficients of exact gradient descent from 0, (steps + 1, d). A step size that diverges ends in inf or NaN."""
+    found = [np.zeros(x.shape[1])]
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):
-            u = x @ w - (y if loss.of_residual else 0.0)
-            psi = u if loss.function is None else loss.function.torch_form(torch.from_numpy(u)).numpy()
-            r = psi if loss.of_residual else psi - y
-            w = w - step_size * (x.T @ r / len(x) + loss.ridge * np.where(free, 0, w))
-            level = step_size * loss.lasso
-            w = np.where(free, w, np.sign(w) * np.maximum(np.abs(w) - level, 0)) if loss.lasso > 0 else w
-            found.append(w)
+            found.append(exact_step(loss, x, y, found[-1], step_size, intercept))
     return np.stack(found)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What is left of the gradient after `steps` of exact gradient descent, and the steps that reach the tolerance (None: more
+    than were tried)."""
+
+    steps: int
+    gradient: float
+    tolerance: float
+    enough: int | None
+
+    @property
+    def reached(self) -> bool:
+        return self.gradient <= self.tolerance
+
+
+def convergence(
+    loss: Loss,
+    x: Array,
+    y: Array,
+    steps: int,
+    step_size: float,
+    intercept: bool,
+    tolerance: float,
+    most: int = 16,
+) -> Convergence:
+    """Whether gradient descent from 0 has converged after `steps`: the largest entry of (w - step(w))/η, the gradient of the
+    loss, is at most the tolerance. If not, up to `most` times as many steps are tried."""
+    w, first = np.zeros(x.shape[1]), math.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        for t in range(most * steps + 1):
+            after = exact_step(loss, x, y, w, step_size, intercept)
+            gradient = float(np.abs(w - after).max()) / step_size
+            first = gradient if t == steps else first
+            if t >= steps and not gradient > tolerance:
+                return Convergence(steps, first, tolerance, t)
+            w = after
+    return Convergence(steps, first, tolerance, None)

@@ -31,6 +31,7 @@ from attnc.incontext.layers import reading_head
 from attnc.incontext.settings import EXAMPLES, SolverRadius, SolverSettings
 from attnc.network.altered import as_made
 from attnc.network.running import constant
+from attnc.progress import watched
 
 
 @as_made
@@ -93,6 +94,7 @@ class Solver(InContext):
         ]
 
 
+@watched("building a solver")
 def ridge_regression(
     ridge: float,
     *,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnc.arguments import (
     DTYPES,
@@ -31,9 +31,10 @@ from attnc.functions.function import is_builtin, label_of
 from attnc.heads.designs import DESIGNS
 from attnc.heads.exact_term import smallest_exact
 from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest, unused_points
-from attnc.heads.target import Plan, Progress
+from attnc.heads.target import Plan
 from attnc.lower.witness import check_refuted, claimed_error
 from attnc.network.head import Head
+from attnc.progress import Progress, resolve_progress, watched
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 
@@ -42,6 +43,7 @@ _KEPT = 256
 _cache: dict[Hashable, Head] = {}
 
 
+@watched("building a head")
 def head(
     f: str | Function | Callable[[Tensor], Tensor],
     *,
@@ -52,7 +54,7 @@ def head(
     heads: int = 1,
     dtype: torch.dtype | None = None,
     strict: bool | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Head:
     """One univariate function as one softmax head (or `heads` of them), with a proof of its error.
 
@@ -73,7 +75,7 @@ def head(
     if heads != 1 and design in ("gated", "tuned"):
         raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
     design, heads = checked_choice("design", design, DESIGNS), checked_count("heads", heads, most=4096)
-    plan = Plan(_function(f), interval, name, design, heads, progress or (lambda _: None))
+    plan = Plan(_function(f), interval, name, design, heads, resolve_progress(progress))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
@@ -211,6 +213,11 @@ def _function(f: object) -> Function:
         return f
     if isinstance(f, str):
         return get(f)
+    if isinstance(f, nn.Module) and any(weight.ndim > 1 for weight in f.parameters()):
+        advice = "attnc.compile(model, domain=attnc.Box(lo, hi, shape=(d,)), eps=…) takes models"
+        raise InputError(
+            f"{type(f).__name__} is a model, and a head imitates one function of a number: {advice}"
+        )
     if callable(f):
         return function(f)
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")

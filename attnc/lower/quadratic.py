@@ -22,6 +22,7 @@ from attnc.domain import Array, Ball, Interval
 from attnc.errors import InputError, PrecisionError
 from attnc.heads.quadratic import power_heads
 from attnc.network.norm import QuadraticHead
+from attnc.progress import watched
 from attnc.prove.quadratic import (
     closed_form_error,
     executed_error,
@@ -51,6 +52,7 @@ class QuadraticProof:
     closed_form: float  # executed, by a square root
 
 
+@watched("building heads of two keys")
 def quadratic_head(
     f: str,
     *,

@@ -41,10 +41,21 @@ def lines(
     return read.times(slopes).plus(constant(*(-scale * float(falls[j]) for j in order)))
 
 
-def pieces(plan: StreamPlan, scalar: Scalar) -> Read:
+def anchored(plan: StreamPlan, scalar: Scalar, width: int) -> bool:
+    """Whether a function of a count is smaller as one head over anchors with `width` coordinates than by steps.
+
+    A step has one column in each of its four matrices, a head over anchors two in Q and K, `width` in V and O; each writes as
+    many coordinates."""
+    return bool(scalar.count) and 4 + 3 * width < 5 * plan.changes(scalar)
+
+
+def pieces(plan: StreamPlan, scalar: Scalar, length: int) -> Read:
     """A function of whole numbers as a·s + c + Σ [s >= s_j]·jump_j, with the slope a that needs the fewest steps.
 
-    s mod V for s < 2V, for instance, is s - V·[s >= V]: one step."""
+    s mod V for s < 2V, for instance, is s - V·[s >= V]: one step. A function of a long count is one head over anchors."""
+    if anchored(plan, scalar, 1):
+        values = scalar.by_count(length, {y: [float(y)] for y in scalar.labels})
+        return plan.anchors(scalar, values, [scalar.count])
     y = [Fraction(v) for v in scalar.labels]
     s = list(scalar.points)
     slope = Fraction(0)

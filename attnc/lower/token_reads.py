@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -63,18 +64,28 @@ def beside(reads: Sequence[Read]) -> Read:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number of the stream and what it stands for: at points[i] it has labels[i]. `of` identifies it."""
+    """A number of the stream and what it stands for: at points[i] it has labels[i]. `of` identifies it.
+
+    `count` names the function that the labels are if the points are 1/(1 + c) for counts c, else it is empty."""
 
     of: object
     name: str
     read: Read
     points: tuple[Fraction, ...]
     labels: tuple[Value, ...]
+    count: str = ""
 
     def ordered(self) -> Scalar:
         """The same with its points in order of size."""
         pairs = sorted(zip(self.points, self.labels, strict=True), key=lambda pair: pair[0])
-        return Scalar(self.of, self.name, self.read, tuple(p for p, _ in pairs), tuple(y for _, y in pairs))
+        return replace(self, points=tuple(p for p, _ in pairs), labels=tuple(y for _, y in pairs))
+
+    def by_count(self, length: int, values: Mapping[Value, Sequence[float]]) -> Array:
+        """The numbers of the label for each count up to a length; 0 for counts that do not occur."""
+        found = np.zeros((length + 1, len(next(iter(values.values())))))
+        for point, label in zip(self.points, self.labels, strict=True):
+            found[int(1 / point) - 1] = values[label]
+        return found
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class StreamPlan:
     names: list[str] = field(default_factory=lambda: ["one", "bos"])
     layers: list[list[PlannedHead]] = field(default_factory=list)
     steps: dict[tuple[object, Fraction], Read] = field(default_factory=dict)
+    lookups: dict[tuple[object, bytes], Read] = field(default_factory=dict)
+    indices: Read = field(default_factory=lambda: Read({}, 0))  # one-hot
 
     @property
     def gap(self) -> float:
@@ -142,13 +155,18 @@ class StreamPlan:
         default: Sequence[float],
     ) -> Read:
         """Add a head whose last dimension of scores is that of BOS."""
-        layer = max(query.layer, key.layer, value.layer)
-        while len(self.layers) <= layer:
-            self.layers.append([])
+        layer = self._place(query, key, value)
         out, zeros = self.block(*names), (0.0,) * (query.width - 1)
         ends = (*zeros, 2 * self.gap), (*zeros, 1.0)
         self.layers[layer].append(PlannedHead(role, query, key, value, out, tuple(default), *ends))
         return self.identity(out, layer + 1)
+
+    def _place(self, *reads: Read) -> int:
+        """The first layer in which all reads are known."""
+        layer = max(read.layer for read in reads)
+        while len(self.layers) <= layer:
+            self.layers.append([])
+        return layer
 
     def step(self, of: object, name: str, s: Read, lo: Fraction, hi: Fraction) -> Read:
         """The bit [s >= hi] for an s that is never between lo and hi: one head whose query is Λ(s - θ), with θ in the middle.
@@ -165,6 +183,36 @@ class StreamPlan:
             label = f"{name} >= {_short(hi)}"
             self.steps[of, middle] = self.add(HeadRole(label, "step"), q, flag, flag, [label], [1.0])
         return self.steps[of, middle]
+
+    def changes(self, scalar: Scalar) -> int:
+        """How many step heads the labels along an ordered scalar still need."""
+        pairs = zip(itertools.pairwise(scalar.points), itertools.pairwise(scalar.labels), strict=True)
+        return sum(a != b and (scalar.of, (lo + hi) / 2) not in self.steps for (lo, hi), (a, b) in pairs)
+
+    def anchors(self, scalar: Scalar, values: Array, names: Sequence[str]) -> Read:
+        """values[c] for s = 1/(1 + c), of a count c: one head in which BOS and the positions are anchors, that of index j for the
+        count j + 1. With κ = 1/(1 + c) at anchor c the scores are
+
+            Λ(2sκ - κ²) = Λs² - Λ(s - κ)²,        query (2Λs, -Λ), key (κ, κ²),
+
+        so the nearest anchor wins. A query sees its anchor: there are at least c positions if it counts c."""
+        asked = (scalar.of, values.tobytes())
+        if asked not in self.lookups:
+            n = len(values) - 1
+            sharpness = 2.0
+            while sharpness < 8 * self.gap * (n * (n + 1)) ** 2:
+                sharpness *= 2
+            rounded = np.dtype(self.arithmetic.dtype)
+            kappa = (1 / (1 + np.arange(n + 1.0))).astype(rounded).astype(np.float64)
+            keys = np.stack([kappa, kappa**2], 1)
+            query = beside([scalar.read.times(np.array([[2 * sharpness]])), constant(-sharpness)])
+            key, value = (self.indices.times(table[1:]) for table in (keys, values))
+            layer, out = self._place(query, key, value), self.block(*names)
+            ends = (2 * sharpness, -sharpness), tuple(keys[0])
+            role = HeadRole(scalar.count, "anchor")
+            self.layers[layer].append(PlannedHead(role, query, key, value, out, tuple(values[0]), *ends))
+            self.lookups[asked] = self.identity(out, layer + 1)
+        return self.lookups[asked]
 
     def finished(self) -> tuple[TokenLayer, ...]:
         """The matrices of all layers. The row of BOS corrects what a head reads there: it attends to itself, so its stream is

@@ -5,7 +5,8 @@
     Linear                       a sum of reads: no head
     Count                        the coordinate 1/(1 + count): one head
     Mean                         one coordinate: one head
-    Map of anything else         one step head for each change of the value along the number that is mapped
+    Map of anything else         one step head for each change of the value along the number that is mapped; for a long count one
+                                 head over anchors, if that is smaller
 
 Scores are whole multiples of the gap G. With a conjunction of m predicates, A a predicate and P a preference of 0 to R:
 
@@ -19,10 +20,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.domain import Array
-from attnc.lower.token_outputs import lines, pieces
+from attnc.lower.token_outputs import anchored, lines, pieces
 from attnc.lower.token_reads import ONE, Read, Scalar, StreamPlan, beside, constant
 from attnc.program.tokens import (
     Count,
@@ -50,6 +52,7 @@ class Lowering:
         tokens = self.plan.block(*(f"token={x}" for x in program.vocabulary))
         indices = self.plan.block(*(f"index={i}" for i in range(program.length)))
         self._tokens, self._indices = self.plan.identity(tokens, 0), self.plan.identity(indices, 0)
+        self.plan.indices = self._indices
         self._blocks: dict[int, Read] = {}
         self._raw: dict[int, Read] = {}
         self._sums: dict[int, Read] = {}
@@ -136,8 +139,8 @@ class Lowering:
                     total = total.plus(self.number(arg).times(np.array([[float(c)]])))
                 self._sums[at] = total
             return self._sums[at]
-        if isinstance(node, Map) and not self._is_table(at) and at not in self._blocks:
-            return pieces(self.plan, self._scalar(at).ordered())
+        if isinstance(node, (Map, Count)) and not self._is_table(at) and at not in self._blocks:
+            return pieces(self.plan, self._scalar(at).ordered(), self.program.length)
         column = np.array([[float(x)] for x in numbers(self.domains[at])])
         return self.one_hot(at).times(column)
 
@@ -164,7 +167,8 @@ class Lowering:
         known = numbers(self.domains[atom])
         points = tuple(1 / (1 + x) for x in known) if isinstance(node, Count) else tuple(known)
         name = f"1/(1+{self._name(atom)})" if isinstance(node, Count) else self._name(atom)
-        return Scalar(atom, name, self._raw[atom], points, tuple(self._along(atom, at)))
+        count = self._name(at) if isinstance(node, Count) else ""
+        return Scalar(atom, name, self._raw[atom], points, tuple(self._along(atom, at)), count)
 
     def _code(self, at: int, node: Map) -> Scalar:
         """Several arguments as one number, the place in the table for one order of them: that with the fewest changes."""
@@ -187,11 +191,14 @@ class Lowering:
         return Scalar(order, name, total, tuple(Fraction(i) for i in range(stride)), labels)
 
     def _stepped(self, scalar: Scalar, domain: Sequence[Value]) -> Read:
-        """The one-hot value: one step for each change along the scalar.
+        """The one-hot value: one step for each change along the scalar, or one head over anchors.
 
         onehot(y_0) + Σ [s >= s_j] (onehot(y_j) - onehot(y_{j-1}))"""
         scalar, places = scalar.ordered(), {value: i for i, value in enumerate(domain)}
         eye = np.eye(len(domain))
+        if anchored(self.plan, scalar, len(domain)):
+            values = scalar.by_count(self.program.length, {y: eye[i].tolist() for y, i in places.items()})
+            return self.plan.anchors(scalar, values, [f"{scalar.count}={value}" for value in domain])
         total = constant(*eye[places[scalar.labels[0]]])
         for j in range(1, len(scalar.points)):
             old, new = (places[label] for label in scalar.labels[j - 1 : j + 1])
@@ -220,14 +227,16 @@ class Lowering:
     def _side(self, at: int | None, table: Array) -> tuple[Read, Array]:
         """One-hot classes of the values of a variable with equal rows in the table, and their rows: steps between values that no
         condition tells apart are not needed."""
-        rows, of = np.unique(table, axis=0, return_inverse=True)
+        rows, of = _classes(table)
         if at is None or len(rows) == 1:
             return constant(1), rows
         if self._is_table(at) or at in self._blocks:
-            return self.one_hot(at).times(np.eye(len(rows))[of.reshape(-1)]), rows
+            return self.one_hot(at).times(np.eye(len(rows))[of]), rows
         scalar, places = self._scalar(at), self.program.places[at]
-        labels = tuple(int(of.reshape(-1)[places[label]]) for label in scalar.labels)
-        return self._stepped(replace(scalar, labels=labels), range(len(rows))), rows
+        labels = tuple(int(of[places[label]]) for label in scalar.labels)
+        same = self.domains[at] == tuple(range(len(rows)))
+        count = scalar.count if same or not scalar.count else f"class of {scalar.count}"
+        return self._stepped(replace(scalar, labels=labels, count=count), range(len(rows))), rows
 
     def _count(self, at: int, node: Count) -> Read:
         unit, name = 2 * self.plan.gap, self._name(at)
@@ -308,7 +317,7 @@ class Lowering:
             return read
         whole = not any(isinstance(v, str) for v in self.domains[at])
         if whole and isinstance(self.program.nodes[at], Map):
-            y = pieces(self.plan, scalar)
+            y = pieces(self.plan, scalar, self.program.length)
             points = tuple(numbers(self.domains[at]))
             found = lines(y, points, self.domains[at], self.domains[at])
             if found is not None:
@@ -319,6 +328,15 @@ class Lowering:
 def _joined(pairs: Sequence[tuple[Read, Read]]) -> tuple[Read, Read]:
     """The sum of several bilinear scores: their dimensions side by side."""
     return beside([q for q, _ in pairs]), beside([k for _, k in pairs])
+
+
+def _classes(table: Array) -> tuple[Array, NDArray[np.int64]]:
+    """The distinct rows of a table in the order in which they come first, and which of them each row is."""
+    _, first, back = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return table[first[order]], rank[back.reshape(-1)]
 
 
 def _changes(values: Sequence[Value]) -> int:

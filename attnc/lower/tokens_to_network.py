@@ -15,6 +15,7 @@ from attnc.errors import InputError, NotExactError
 from attnc.lower.tokens import lower_tokens
 from attnc.network.tokens import TokenNetwork, digests_of
 from attnc.program.tokens import TokenProgram, run
+from attnc.progress import watched
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import seal, versions
 from attnc.records.tokens import TokenNumbers, program_to_json
@@ -22,6 +23,7 @@ from attnc.records.tokens import TokenNumbers, program_to_json
 POINTS = 1000
 
 
+@watched("compiling and proving a token program")
 def compile_tokens(
     program: TokenProgram, dtype: torch.dtype = torch.float32, claim: str = "proved", seed: int = 0
 ) -> TokenNetwork:

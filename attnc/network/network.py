@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from attnc.arguments import checked_engine, checked_strict
@@ -34,6 +36,7 @@ from attnc.network.literal.forms import literal_form
 from attnc.network.literal.layers import literal_layers
 from attnc.network.norm import NormLayer
 from attnc.network.pointwise import Pointwise
+from attnc.network.predict import predictions, probabilities
 from attnc.network.product import ProductLayer
 from attnc.network.running import PreciseModule, check_domain, check_tensor, in_chunks, precise
 from attnc.program.program import Program
@@ -75,6 +78,7 @@ class Network(PreciseModule):
         shown = presentation or Presentation()
         self.form, self.layout = shown.form, shown.layout
         self.theorem, self.notes = shown.theorem, shown.notes
+        self.task, self.classes = shown.task, shown.classes
         self.engine, self.strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
 
     @precise
@@ -125,6 +129,25 @@ class Network(PreciseModule):
         """
         return certified_network(self, x)
 
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """What the compiled estimator predicts, for the rows of an array: classes of a classifier, numbers of a regressor; for
+        any other network, its outputs. X is converted to the dtype of the network; the certificate holds for the converted X.
+
+        >>> import attnc
+        >>> from sklearn.neural_network import MLPClassifier
+        >>> X, y = np.array([[0.0], [0.2], [0.8], [1.0]]), np.array(["low", "low", "high", "high"])
+        >>> model = MLPClassifier((8,), solver="lbfgs", random_state=0).fit(X, y)
+        >>> net = attnc.compile(model, domain=attnc.Box.from_data(X), eps=1e-3)
+        >>> net.predict(X).tolist(), net.predict_proba(X).shape
+        (['low', 'low', 'high', 'high'], (4, 2))
+        """
+        return predictions(self, X)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probabilities of the classes, (rows, classes), of a compiled classifier: its softmax, or the logistic function for
+        two classes and for labels, evaluated on the outputs of the network, which are the logits."""
+        return probabilities(self, X)
+
     @property
     def layers(self) -> list[Pointwise]:
         """The layers of attention, in order."""
@@ -143,7 +166,9 @@ class Network(PreciseModule):
     @property
     def presentation(self) -> Presentation:
         """Form, layout, theorem and notes."""
-        return Presentation(self.form, self.layout, self.theorem, tuple(self.notes))
+        return Presentation(
+            self.form, self.layout, self.theorem, tuple(self.notes), self.task, tuple(self.classes)
+        )
 
     def numbers(self) -> NetworkNumbers:
         """The numbers as they are stored now."""
@@ -232,6 +257,11 @@ class Network(PreciseModule):
         dtype = next(self.parameters()).dtype
         ids = isinstance(self.certificate.holds_for, Tokens) and isinstance(x, Tensor) and x.dtype in INTEGERS
         check_tensor("the input of a network", x.to(dtype) if ids else x, dtype, self.program.shape)
+
+    def _repr_html_(self) -> str:
+        from attnc.network.cards import network_card
+
+        return network_card(self)
 
     def extra_repr(self) -> str:
         known = self.certificate

@@ -11,10 +11,12 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -27,6 +29,7 @@ Outside = Callable[[Tensor], "str | None"]  # the reason why an input lies outsi
 FULL = (torch.float32, torch.float64)
 _MOST = 2.0**64  # of a number of half precision: far outside of every domain, its square is finite in float32
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_in_rows = False
 
 
 class PreciseModule(nn.Module):
@@ -142,6 +145,23 @@ def in_chunks(run: Callable[..., Tensor], rows: int, *tensors: Tensor) -> Tensor
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+@contextmanager
+def in_rows() -> Iterator[None]:
+    """Heads that are traced now run softmax along the last axis: for graphs that leave torch. Elsewhere a graph has the
+    operations of the module, and returns the same bits."""
+    global _in_rows
+    before, _in_rows = _in_rows, True
+    try:
+        yield
+    finally:
+        _in_rows = before
+
+
+def is_in_rows() -> bool:
+    """Whether `in_rows` holds."""
+    return _in_rows
+
+
 def constant(number: float, like: Tensor) -> Any:
     """A factor or a summand of a tensor. In a graph it is a stored tensor with an axis: torch.onnx rounds Python's numbers to
     float32, and its optimiser drops numbers without axes that are below 1e-8 (as 0) or within 1e-5 of 1.
@@ -169,9 +189,7 @@ def check_tensor(
     lead=False, it has no other axes."""
     if not isinstance(x, Tensor) or x.dtype != dtype:
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise InputError(
-            f"{name} must be a torch.Tensor of {dtype}: got {got}; nothing is converted silently"
-        )
+        raise InputError(f"{name} must be a torch.Tensor of {dtype}: got {got}. {_conversion(x, dtype)}")
     if dtype not in FULL:
         raise InputError(f"{name}: the numbers of the module are {dtype}, it runs in float32 or float64")
     last = x.shape[max(0, x.ndim - len(shape)) :]
@@ -180,6 +198,18 @@ def check_tensor(
         sizes = ", ".join(["…"] * lead + ["n" if n is None else str(n) for n in shape])
         comma = "," * (lead + len(shape) == 1)
         raise InputError(f"{name} must have the shape ({sizes}{comma}): got {tuple(x.shape)}")
+
+
+def _conversion(x: object, dtype: torch.dtype) -> str:
+    """How to convert an input: nothing is converted silently, because rounding would change what is computed."""
+    call = {torch.float32: "float", torch.float64: "double"}.get(dtype, f"to({dtype}).to")
+    if isinstance(x, np.ndarray):
+        return f"Convert it: torch.from_numpy(x).{call}()"
+    if not isinstance(x, Tensor):
+        return f"Convert it: torch.tensor(x, dtype={dtype})"
+    if x.dtype in FULL:
+        return f"Convert it, x.{call}(), or build the module with dtype={x.dtype}"
+    return f"Convert it: x.{call}()"
 
 
 def check_domain(

@@ -9,6 +9,7 @@ WORDS = {
     "get": "copies the value of the selected position",
     "count": "gives BOS the weight 1/(1 + number of selected positions)",
     "mean": "averages over the selected positions",
+    "anchor": "attends to the position that stands for the number, and copies its value",
     "step": "is exactly 1 if the condition holds, else 0",
 }
 

@@ -175,6 +175,11 @@ class TokenNetwork(PreciseModule):
         """Layers, heads and coordinates as text."""
         return description(self.numbers(), self.program)
 
+    def _repr_html_(self) -> str:
+        from attnc.network.cards import token_card
+
+        return token_card(self)
+
     def __repr__(self) -> str:
         heads = ", ".join(str(len(getattr(layer, "roles", ()))) for layer in self.layers)
         shape = f"heads=[{heads}], d_model={len(self.coordinates)}"
@@ -208,7 +213,7 @@ class TokenNetwork(PreciseModule):
         return x
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        bos = ids.new_full((len(ids), 1), len(self.vocabulary))
+        bos = ids.new_full((ids.shape[0], 1), len(self.vocabulary))
         both = torch.cat([bos, ids], 1)
         return self._table("tokens")[both] + self._table("positions")[: both.shape[1]]
 
@@ -235,10 +240,14 @@ class TokenNetwork(PreciseModule):
             wrong = f"ids from {int(ids.min())} to {int(ids.max())}"
             raise InputError(f"{wrong}: the vocabulary has the ids 0 to {len(self.vocabulary) - 1}")
         if lengths is None:
-            return ids, ids.new_full((len(ids),), ids.shape[1]), flat
-        if not isinstance(lengths, Tensor) or lengths.dtype not in INTEGERS or lengths.numel() != len(ids):
+            return ids, ids.new_full((ids.shape[0],), ids.shape[1]), flat
+        if (
+            not isinstance(lengths, Tensor)
+            or lengths.dtype not in INTEGERS
+            or lengths.numel() != ids.shape[0]
+        ):
             raise InputError(
-                f"lengths are one whole number for each of {len(ids)} sequences: got {lengths!r}"
+                f"lengths are one whole number for each of {ids.shape[0]} sequences: got {lengths!r}"
             )
         lengths = lengths.reshape(-1).long()
         if (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from attnc.heads.designs import SHARPNESS, many, nearest_constant
 from attnc.heads.draft import Draft, finish
 from attnc.heads.draft import one_head as one_head_draft
 from attnc.heads.plan import HeadCandidate, conclude, measure
-from attnc.heads.target import Plan, Progress, Target, target_of
+from attnc.heads.target import Plan, Target, target_of
 from attnc.lower.function_to_head import finished_head
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, head_errors
@@ -31,7 +31,7 @@ from attnc.lower.program_to_network import Lowered, Request, certified, with_roo
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape
-from attnc.progress import silent
+from attnc.progress import Progress, resolve_progress, silent, watched
 from attnc.prove.compose import compose
 from attnc.prove.supnorm import by_stretches
 from attnc.records.presentation import Theorem
@@ -41,6 +41,7 @@ LEAST_SHARPNESS, LARGEST_SHARPNESS = 0.5, 2.0**20
 MANY_SHARPNESS, LEAK = 6.0, 1 / 50  # the least default c of many heads; the default leak in units of Δ
 
 
+@watched("one head")
 def one_head(
     W: Any,
     t: Any,
@@ -53,7 +54,7 @@ def one_head(
     outputs: int | None = None,
     sharpness: float = SHARPNESS,
     dtype: torch.dtype = torch.float64,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Network:
     """One head over p = `anchors` anchors: token i gets Range_[a,b](<w_i, x_i> + t_i), within C (b - a)/(p - 1).
 
@@ -82,6 +83,7 @@ def one_head(
     return net
 
 
+@watched("many heads")
 def many_heads(
     W: Any,
     t: Any,
@@ -92,7 +94,7 @@ def many_heads(
     domain: Box | tuple[float, float] = (-5.0, 5.0),
     sharpness: float | None = None,
     dtype: torch.dtype = torch.float64,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Network:
     """H = `heads` heads over n tokens and no others: token i gets Range_[a,b](<w_i, x_i> + t_i), within O((b - a)/(nH)).
 
@@ -192,8 +194,8 @@ class Truncated:
             raise InputError(f"<w, x> + t may overflow in {self.dtype} on {self.box}: {advice}")
         return with_room(min(float(lo.min()), self.a), max(float(hi.max()), self.b))
 
-    def plan(self, heads: int, progress: Progress | None) -> Plan:
-        return Plan(self.function, self.interval, self.dtype, "nearest", heads, progress or silent)
+    def plan(self, heads: int, progress: Progress | bool | None) -> Plan:
+        return Plan(self.function, self.interval, self.dtype, "nearest", heads, resolve_progress(progress))
 
     def uniform(self, plan: Plan, target: Target, count: int, c: float) -> Draft:
         """A draft of `count` uniform anchors L_k on [a, b] with values L_k."""
@@ -239,7 +241,7 @@ def box_of(domain: Any, shape: tuple[int, ...]) -> Box:
     return domain
 
 
-def assembled(given: Truncated, head: Head, progress: Progress = silent) -> Network:
+def assembled(given: Truncated, head: Head, progress: Callable[[str], None] = silent) -> Network:
     """The network of the program with one head for all tokens, certified."""
     assert head.certificate.proved
     program, box, dtype, groups = given.program, given.box, given.dtype, [HeadGroup(None, head)]

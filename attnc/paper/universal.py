@@ -22,12 +22,12 @@ from attnc.domain import Box, real_numbers
 from attnc.errors import InputError, PrecisionError
 from attnc.functions import relu
 from attnc.heads.designs import nearest_constant
-from attnc.heads.target import Progress
 from attnc.heads.tensor import CONSTANT, SHARPNESS
 from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.paper.truncated import box_of
 from attnc.program import Affine, Combine, Lookup, Pointwise, Program, Step
+from attnc.progress import Progress
 from attnc.records.fields import round_up
 from attnc.records.presentation import Theorem
 
@@ -215,7 +215,7 @@ def relu_network(
     eps: float,
     domain: Box | tuple[float, float] | None = None,
     dtype: torch.dtype = torch.float64,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Network:
     """A known approximator as attention: every output is proved within eps of it, for every input of the domain.
 

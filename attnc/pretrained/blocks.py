@@ -259,7 +259,7 @@ def _stated(
     bound = rounding if is_less(site.dtype) else round_up(exact + rounding)
     terms = {"approximation": exact, "rounding": rounding, "bound": bound}
     about = {"status": Status.PROVED, **terms, **about, "dtype": str(site.dtype).removeprefix("torch.")}
-    if is_less(site.dtype):
+    if is_less(site.dtype) and about["status"] is Status.PROVED:
         about["status"] = Status.UNKNOWN
     return Certificate(subject=subject, name=site.name, facts=facts, **about)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
 from attnc.errors import InputError, PrecisionError
+from attnc.frontends.advice import advising_convert
+from attnc.frontends.sklearn import is_estimator
 from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, find_blocks
 from attnc.pretrained.blocks import PlannedPart, check_norms, plan_activation, plan_block, plan_norm
 from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
@@ -21,11 +24,12 @@ from attnc.pretrained.guard import check_reached, check_runs
 from attnc.pretrained.inputs import calls, entering, outputs
 from attnc.pretrained.report import ConversionReport, Difference, model_certificate
 from attnc.pretrained.store import note_conversion
-from attnc.progress import Progress, silent
+from attnc.progress import Progress, resolve_progress, watched
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@watched("converting")
 def convert_(
     model: nn.Module,
     approximation: float,
@@ -34,7 +38,7 @@ def convert_(
     *,
     parts: str | Collection[str] = "feed-forward",
     samples: object = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ConversionReport:
     """Replace, in place, the nonlinearities of a model by attention: those of feed-forward blocks by attention over anchors,
     norms by attention of each token to itself (`parts="norm"`), tanh and sigmoid elsewhere, as in a pooler, by a head of two keys
@@ -57,16 +61,17 @@ def convert_(
     """
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
-    if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}")
-    given = [] if samples is None else calls(samples)
-    read_by = given or ([] if config.calibration is None else calls(config.calibration))
-    before = outputs(model, given)
-    outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
-    found = find_blocks(model, filter_fn, call=read_by[0] if read_by else None, parts=checked_parts(parts))
-    check_dtypes(found)
-    parameters = sum(p.numel() for p in model.parameters())
-    planned = _plan(model, found, approximation, config, progress or silent)
+    _check_module(model)
+    with advising_convert(model):
+        given = [] if samples is None else calls(samples)
+        read_by = given or ([] if config.calibration is None else calls(config.calibration))
+        before = outputs(model, given)
+        outputs(model, [] if given else read_by[:1])  # the model must run on the call that it is read by
+        call = read_by[0] if read_by else None
+        found = find_blocks(model, filter_fn, call=call, parts=checked_parts(parts))
+        check_dtypes(found)
+        parameters = sum(p.numel() for p in model.parameters())
+        planned = _plan(model, found, approximation, config, resolve_progress(progress))
     undo: list[Callable[[], None]] = []
     try:
         for plan in planned:
@@ -86,6 +91,16 @@ def convert_(
             put_back()
         raise
     return report.attached(model)
+
+
+def _check_module(model: object) -> None:
+    """Raise InputError for something that is no module, and say what to call instead."""
+    if isinstance(model, nn.Module):
+        return
+    instead = ". Call attnc.compile" if is_estimator(model) or callable(model) else ""
+    if isinstance(model, (str, os.PathLike)):
+        instead = ". Load it first, transformers.AutoModel.from_pretrained(path).eval(), or run `attnc convert DIR -o OUT`"
+    raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}{instead}")
 
 
 def convert(

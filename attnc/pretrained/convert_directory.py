@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnc.arguments import checked_eps
+from attnc.arguments import checked_eps, checked_jobs
 from attnc.domain import Box
-from attnc.errors import AttncError, InputError
+from attnc.errors import AttncError, FileError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import BlockList, example_call, find_blocks
 from attnc.parallel import as_completed
@@ -27,7 +27,7 @@ from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.save import check_new, copy_beside, save_converted, write_report
 from attnc.pretrained.shipped import CARD, write_shipped
 from attnc.pretrained.store import conversion_record
-from attnc.pretrained.work import Work, work_directory, write_json
+from attnc.pretrained.work import ANCHORS, Work, work_directory, write_json
 from attnc.progress import Progress, silent
 from attnc.records.certificate import Certificate
 from attnc.records.domains import domain_to_json
@@ -70,6 +70,7 @@ def convert_directory(
     before and after on an example input, layer by layer, and the report compares the outputs."""
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
+    jobs = checked_jobs(jobs)
     finished = work_directory(out).exists() and out.exists()  # ended between its last two steps
     if not finished:
         check_new(out)
@@ -101,13 +102,22 @@ def convert_directory(
 
 
 def check_original(source: Path) -> None:
+    """Refuse a model that is converted, and one that has a file of the name that the anchors get."""
+    if (source / ANCHORS).exists():
+        raise FileError(
+            f"{source} has a file {ANCHORS}, the name of attnc's own: rename it, in the index too"
+        )
     if "attnc" in read_json(source / "config.json"):
         raise InputError(f"{source} is already converted: give the original model")
 
 
 def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
     """The model of a directory without its matrices, and its blocks."""
-    mapped = map_model(source)
+    return read_model(map_model(source), config, filter_fn)
+
+
+def read_model(mapped: MappedModel, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
+    """The blocks of a model, and what enters them."""
     with in_memory(mapped.model, mapped.sources, release=True):
         call = example_call(mapped.model)
     with laid_out(mapped):

@@ -27,7 +27,7 @@ from attnc.pretrained.report import ConversionReport, model_certificate
 from attnc.pretrained.shipped import check_shipped, is_shipped, original_config, remote, why_runs_otherwise
 from attnc.pretrained.store import note_parts, part_record, why_not_recorded
 from attnc.program.step import Numbers
-from attnc.progress import Progress, silent
+from attnc.progress import Progress, silent, watched
 from attnc.records.certificate import Certificate
 from attnc.records.fields import round_up
 from attnc.records.files import (
@@ -46,6 +46,7 @@ OTHER_WEIGHTS = {
 }  # fmt: skip
 
 
+@watched("reading a converted model")
 def from_pretrained(
     directory: str | os.PathLike[str], *, engine: str | None = None, strict: bool | None = None
 ) -> Any:
@@ -154,6 +155,9 @@ def map_model(where: Path) -> MappedModel:
     """The same model, whose matrices stay in their files; NotMappableError if they are not stored as the model uses them."""
     (cls, config), stored = _checked_class(where), Directory(where)
     transformers, given = imported(), Placeholders(stored)
+    converted = (
+        config is not None
+    )  # it has numbers of heads too, in float32 where the model is in half precision
     if config is None:
         with quiet(transformers):
             config = transformers.AutoConfig.from_pretrained(
@@ -162,7 +166,7 @@ def map_model(where: Path) -> MappedModel:
     if cls is transformers.AutoModel:
         cls = transformers.AutoModel._model_mapping[type(config)]
     held = {t.dtype for t in given.tensors.values() if t.is_floating_point()}
-    if len(held) != 1 or getattr(config, "dtype", None) not in (None, *held):
+    if (len(held) != 1 and not converted) or getattr(config, "dtype", None) not in (None, *held):
         raise NotMappableError(f"{where} stores numbers of {', '.join(map(str, held))}, and casts them")
     with given:
         model = _loaded(where, cls, None, config=config, state_dict=given.tensors)
@@ -220,10 +224,13 @@ def _loaded_in_part(where: Path, cls: Any, *source: object, **options: Any) -> t
     try:
         model, about = cls.from_pretrained(
             *source, use_safetensors=True, local_files_only=True, trust_remote_code=False, dtype="auto",
-            output_loading_info=True, **options,
+            output_loading_info=True, ignore_mismatched_sizes=True, **options,
         )  # fmt: skip
     except Exception as problem:  # of any kind: it comes from code that is not attnc's
         raise FileError(f"transformers cannot load {where}: {type(problem).__name__}: {problem}") from problem
+    for name, stored, expected in sorted(about["mismatched_keys"]):
+        shapes = f"{tuple(stored)}, and a {cls.__name__} of this config.json needs {tuple(expected)}"
+        raise FileError(f"{where}: {name} has the shape {shapes}: save the model again with its config")
     return model, sorted(about["missing_keys"])
 
 

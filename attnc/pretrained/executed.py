@@ -35,6 +35,7 @@ def run_parts(model: nn.Module, call: Call, sites: Sequence[PartSite]) -> dict[s
         with (
             removed([handle for run in runs for handle in run.hooks(model)]),
             mode(),
+            torch.autograd.graph.saved_tensors_hooks(_nothing, _no_gradient),
             fused_path(False),
             silent(model),
         ):
@@ -44,6 +45,14 @@ def run_parts(model: nn.Module, call: Call, sites: Sequence[PartSite]) -> dict[s
             if isinstance(run, ConvertedRun):
                 found.setdefault(run.site.name, []).append(run)
     return found
+
+
+def _nothing(tensor: object) -> None:
+    """What autograd keeps of a tensor: its numbers would hold the weights of the whole model in memory."""
+
+
+def _no_gradient(kept: object) -> Tensor:
+    raise RuntimeError("the model asked for a gradient while its parts were run")
 
 
 def _run_of(site: PartSite) -> Flow | _Reached:

@@ -28,6 +28,7 @@ from attnc.pretrained.inputs import calls, outputs
 from attnc.pretrained.store import blocks_of, report_of, why_not_recorded
 from attnc.pretrained.verify import records_in
 from attnc.program.step import Balls
+from attnc.progress import watched
 from attnc.records.fields import at_most
 
 _FIRST, _LAST = 192, 1536  # bits
@@ -84,6 +85,7 @@ class InputCertificate:
         return "\n".join(lines)
 
 
+@watched("evaluating the original in ball arithmetic")
 def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
     """See `ConversionReport.for_input`."""
     began = time.perf_counter()

@@ -10,11 +10,14 @@ from typing import Any
 from attnc.frontends.transformers import Skipped
 from attnc.pretrained.alone import Layers
 from attnc.pretrained.config import ConvertConfig, checked_config
-from attnc.pretrained.convert_directory import Filter, check_original, read_directory
+from attnc.pretrained.convert_directory import Filter, check_original, read_directory, read_model
+from attnc.pretrained.directory import load_model
+from attnc.pretrained.mapped import MappedModel, NotMappableError
 from attnc.pretrained.report import shortened
 from attnc.progress import Progress, silent
 from attnc.records.files import Directory
 
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _PER_WEIGHT = 28  # bytes for each weight of a block, while it is planned and tested
 
 
@@ -30,6 +33,7 @@ class PlannedConversion:
     ]  # name, activation, neurons, features, norm, size and memory of each
     skipped: tuple[Skipped, ...]
     memory: int  # an estimate for each job, in bytes, beside some 0.6 GB of the libraries
+    whole: str = ""  # why the whole model would be loaded into memory, if it would be
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -44,15 +48,16 @@ class PlannedConversion:
         rows = [["block", "activation", "neurons", "features", "behind", "size", "memory"]]
         for first, *others in groups.values():
             name = first["name"] + (f" and {len(others)} more" if others else "")
-            sizes = [f"{first[key] / 2**20:,.1f} MiB" for key in ("size", "memory")]
+            sizes = [_size(first[key]) for key in ("size", "memory")]
             about = [str(first[key]) for key in ("activation", "neurons", "features")]
             rows.append([name, *about, first["norm"] or "no norm", *sizes])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         left = shortened([(one.name, one.reason) for one in self.skipped])
-        return "\n".join(
-            [self.headline(), "", *lines, "", *(f"left: {name} ({reason})" for name, reason in left)]
-        )
+        notes = [f"{self.whole}: the whole model would be loaded into memory, by one job"] * bool(self.whole)
+        notes += ["nothing was proved yet, and the numbers of the matrices were not looked at"]
+        notes += [f"left: {name} ({reason})" for name, reason in left]
+        return "\n".join([self.headline(), "", *lines, "", *notes])
 
     def headline(self) -> str:
         """One line: how much would be converted, and the memory that it needs."""
@@ -60,8 +65,13 @@ class PlannedConversion:
         count = f"{self.files} file{'s' * (self.files != 1)}"
         return (
             f"{self.model}: {len(self.blocks)} feed-forward blocks would be converted, {share:.0%} of "
-            f"{self.size / 2**30:.2f} GiB in {count}; each job needs about {self.memory / 2**30:.2f} GiB of memory"
+            f"{_size(self.size)} in {count}; each job needs about {_size(self.memory)} of memory beside that of the libraries"
         )
+
+
+def _size(count: int) -> str:
+    """Bytes in words."""
+    return next(f"{count / n:,.1f} {unit}" for n, unit in _UNITS if count >= n or unit == "KiB")
 
 
 def plan_directory(
@@ -74,12 +84,18 @@ def plan_directory(
     """Read what a model directory executes, and say what `convert_directory` would do. Nothing is written."""
     check_original(source)
     progress(f"reading {source}")
-    read, stored = read_directory(source, checked_config(config), filter_fn), Directory(source)
+    config, stored, whole = checked_config(config), Directory(source), ""
+    try:
+        read = read_directory(source, config, filter_fn)
+    except NotMappableError as problem:
+        whole = str(problem)
+        read = read_model(MappedModel(load_model(source), {}), config, filter_fn)
     layers = Layers(read.model, read.found.blocks)
     blocks: list[dict[str, Any]] = []
     for site in read.found.blocks:
         weights = [m.weight for m in {id(m.weight): m for m in site.maps()}.values()]
-        around = read.model.get_submodule(next(iter(layers.around[site.name])))
+        path = "" if whole else next(iter(layers.around[site.name]))
+        around = read.model.get_submodule(path)
         held = sum(p.nbytes for p in around.parameters())
         blocks.append({
             "name": site.name, "activation": site.activation, "neurons": site.first.sizes[0],
@@ -89,5 +105,5 @@ def plan_directory(
     size = sum((source / name).stat().st_size for name in stored.names)
     largest = max(block["memory"] for block in blocks)
     return PlannedConversion(
-        type(read.model).__name__, len(stored.names), size, tuple(blocks), read.found.skipped, largest
+        type(read.model).__name__, len(stored.names), size, tuple(blocks), read.found.skipped, largest, whole
     )

@@ -14,6 +14,7 @@ from torch import nn
 from attnc.domain import Ball, Normed
 from attnc.errors import InputError
 from attnc.frontends.transformers import SkipCause, Skipped
+from attnc.records.cards import card, folded, table
 from attnc.records.certificate import HALF, Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
 from attnc.records.window_numbers import FUNCTIONS, TailForm
@@ -135,7 +136,8 @@ class ConversionReport:
         lines += sorted({note for block in self.blocks for note in _own_forms(block)})
         half = sorted({part.dtype for part in self.certificate.children} & {*HALF})
         lines += [f"{dtype}: {UNCLAIMED}" for dtype in half]
-        lines += [ASSUMED] if any(isinstance(block.holds_for, Normed) for block in self.blocks) else []
+        normed = {block.dtype in HALF for block in self.blocks if isinstance(block.holds_for, Normed)}
+        lines += [text for kind, text in ((False, ASSUMED), (True, ASSUMED_HALF)) if kind in normed]
         samples = f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines += [
             f"measured on {samples}, converted against original: {one.output} differs by at most {one.largest:.2e}, median "
@@ -181,7 +183,11 @@ class ConversionReport:
         )
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        notes = folded("notes", "".join(f"<p>{escape(line)}</p>" for line in self.notes()))
+        title = f"{self.model} as attention"
+        return card(
+            title, str(self.certificate.status), self.headline(), [], "", table(COLUMNS, self.rows()), notes
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it."""
@@ -206,9 +212,14 @@ ASSUMED = (
     "executed norm returns a vector that is normalised to 2^-10 (float32 layer norms do for means of up to some thousand "
     "standard deviations: docs/pretrained.md)"
 )
+ASSUMED_HALF = (
+    "every input in half precision: any input of the norm in front of the block, in every call that executes the operations that "
+    "were read, if the executed norm computes its mean square in float32, and rounding to half precision moves each of its "
+    "numbers by at most a relative 2^-5 (docs/families.md)"
+)
 UNCLAIMED = (
     "approximation is proved for the stored weights in exact arithmetic; heads run in float32, and what the arithmetic of the "
-    "model rounds is not claimed, so the status of the error is unknown"
+    "model rounds is not claimed, so the error of the executed model is not proved"
 )
 COLUMNS = (
     "block", "activation", "neurons", "anchors", "interval", "engine", "approximation", "rounding", "holds for",

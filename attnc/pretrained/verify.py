@@ -28,7 +28,8 @@ from attnc.check.model import (
     model_problem,
     summary,
 )
-from attnc.check.verify import CHECKERS, verify
+from attnc.check.verify import CHECKERS
+from attnc.check.verify import verify as check
 from attnc.domain import Ball, Box
 from attnc.errors import AttncError, CertificateError, MissingExtraError
 from attnc.frontends.transformers import NormSite, PartSite, Site, example_call, read_sites
@@ -47,7 +48,7 @@ from attnc.pretrained.mapped import MappedModel, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.shipped import original_config
 from attnc.pretrained.store import call_of, report_of, why_not_recorded
-from attnc.progress import Progress, silent
+from attnc.progress import Progress, current, silent, watched
 from attnc.records.certificate import HALF, Certificate, Status, Verdict
 
 _POINTS = 33
@@ -127,7 +128,11 @@ def verify_directory(
         return replace(verdict, status=Status.UNKNOWN, reason=reason)
 
 
-CHECKERS |= {"directory": verify_directory, "model": lambda model, function: verify_conversion(model)}
+CHECKERS |= {
+    "directory": lambda path, function: verify_directory(path, function, current()),
+    "model": lambda model, function: verify_conversion(model, progress=current()),
+}
+verify = watched("proving again")(check)
 
 
 Converted = Pointwise | GatedBlock | Norm

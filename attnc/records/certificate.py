@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from html import escape
 from typing import Any
 
 import torch
 
 from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
+from attnc.records.cards import card, folded, table
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
 from attnc.records.numbers import TENSORS
@@ -120,24 +120,34 @@ class Certificate:
     def __post_init__(self) -> None:
         types: dict[str, type] = {"status": Status, "children": tuple}
         types |= dict.fromkeys(("subject", "name", "dtype"), str)
+        unclaimed = self._rounding_unclaimed()
         if self.status is not Status.UNKNOWN:
-            types |= dict.fromkeys(("bound", "approximation", "rounding"), float)
+            types |= dict.fromkeys(("approximation",) if unclaimed else TERMS, float)
         check_types(vars(self), types)
         if min(self.bound, self.approximation, self.rounding) < 0:
             raise CertificateError(f"{self.title}: the bound and its terms must not be negative")
-        half = HALF if self.status is Status.UNKNOWN and self.rounding == math.inf else ()
-        if self.dtype not in ("float32", "float64", "mixed", *half):
+        if self.dtype not in ("float32", "float64", "mixed", *(HALF if unclaimed else ())):
             raise CertificateError(f"{self.title}: dtype is {self.dtype!r}, expected float32 or float64")
         for mapping in (self.digests, self.versions):
             if not isinstance(mapping, dict) or {type(x) for pair in mapping.items() for x in pair} - {str}:
                 raise CertificateError(f"{self.title}: digests and versions must map names to strings")
         if self.subject not in FACTS or not isinstance(self.facts, dict):
             raise CertificateError(f"subject {self.subject!r}: expected one of {', '.join(FACTS)}")
-        if self.status is not Status.UNKNOWN:
+        if self.status is not Status.UNKNOWN and not unclaimed:
             more = (MEASURED_FACTS if self.status is Status.MEASURED else PROVED_FACTS).get(self.subject, {})
             check_types(self.facts, FACTS[self.subject] | more)
         seal(self.facts)  # raises unless they are JSON values
         self._check_parts()
+
+    def _total(self) -> float:
+        return round_up(math.nextafter(self.approximation + self.rounding, math.inf))
+
+    def _rounding_unclaimed(self) -> bool:
+        """Whether nothing is claimed of rounding: that of an unknown error, and of parts in half precision. Those of a measured
+        domain keep that status."""
+        parts = self.subject in ("block", "model") and self.dtype in (*HALF, "mixed")
+        known = self.status is Status.UNKNOWN or (self.status is Status.MEASURED and parts)
+        return known and self.rounding == self.bound == math.inf
 
     def _check_parts(self) -> None:
         if not all(isinstance(child, Certificate) for child in self.children):
@@ -148,8 +158,7 @@ class Certificate:
             raise CertificateError(f"{self.title}: only a {' or a '.join(WITNESSED)} has a witness")
         if self.status is Status.UNKNOWN:
             return
-        total = round_up(math.nextafter(self.approximation + self.rounding, math.inf))
-        if self.proved and not self.bound <= total:
+        if self.proved and not self.bound <= (total := self._total()):
             raise CertificateError(f"{self.title}: the bound {self.bound:g} exceeds {total:g}, its terms")
         if self.subject == "head" and set(self.digests) != set(TENSORS):
             raise CertificateError(f"{self.title}: expected digests of {TENSORS}, got {sorted(self.digests)}")
@@ -273,7 +282,7 @@ class Certificate:
         check_types(body, {"children": list})
         try:
             body["status"], body["holds_for"] = Status(body["status"]), domain_from_json(body["holds_for"])
-            if body["status"] is Status.UNKNOWN:
+            if body["status"] in (Status.UNKNOWN, Status.MEASURED):
                 body |= {term: math.inf for term in TERMS if body[term] is None}
             body["witness"] = None if body["witness"] is None else Witness.from_json(body["witness"])
             return cls(**body | {"children": tuple(map(cls._from_body, body["children"]))})
@@ -284,7 +293,7 @@ class Certificate:
         """The at most five lines of the printed certificate."""
         terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
         seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
-        if self.status is Status.UNKNOWN:
+        if self._rounding_unclaimed() or self.status is Status.UNKNOWN:
             bound = "the error is neither proved nor measured"
             if math.isfinite(self.approximation):
                 bound = f"approximation {at_most(self.approximation)} in exact arithmetic; rounding is not bounded"
@@ -314,8 +323,15 @@ class Certificate:
         return f"Certificate({about}, holds_for={self.holds_for}, dtype={self.dtype!r})"
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows())
-        return f"<table>{''.join(rows)}</table>"
+        _, _, (_, bound), *others = self.rows()
+        return card(f"certificate: {self.title}", str(self.status), bound, others, "", self._parts_html())
+
+    def _parts_html(self) -> str:
+        if not self.children:
+            return ""
+        rows = [[part.title, str(part.status), dict(part.rows())["bound"]] for part in self.children]
+        count = f"{len(rows)} part{'s' * (len(rows) != 1)}"
+        return folded(count, table(("part", "status", "bound"), rows))
 
 
 @dataclass(frozen=True)
@@ -335,6 +351,7 @@ class Verdict:
     error: float | None = None
     cells: int = 0
     name: str = ""  # of the part
+    exact: bool = False  # whether the bound is that of exact arithmetic: nothing is said of rounding
     children: tuple[Verdict, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -345,6 +362,14 @@ class Verdict:
 
     def __str__(self) -> str:
         return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        facts = [("bound", "" if self.bound is None else f"{self.bound:g}")]
+        facts.append(("error there", "" if self.error is None else f"{self.error:.6g}"))
+        rows = [[part.name, str(part.status), part.reason] for part in self.children]
+        parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""
+        title = f"verdict{': ' + self.name if self.name else ''}: the independent checker"
+        return card(title, str(self.status), self.reason, facts, "", parts)
 
 
 def _domain_text(domain: Domain) -> str:

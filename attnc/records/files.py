@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +55,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object."""
+def read_json(file: Path, *, once: bool = False) -> dict[str, Any]:
+    """A JSON object. With `once`, no object in it may have a name twice; otherwise the last of them counts."""
     try:
-        return _object(file.read_text(encoding="utf-8"), str(file))
+        return _object(file.read_text(encoding="utf-8"), str(file), _without_repetition if once else None)
     except (OSError, ValueError) as problem:
         raise FileError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from problem
 
 
-def _object(text: str, where: str) -> dict[str, Any]:
+def _object(text: str | bytes, where: str, pairs: Callable[[Any], Any] | None = None) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=pairs)
     except (ValueError, RecursionError) as problem:
-        raise FileError(f"{where} is not JSON: {problem}") from problem
+        raise FileError(f"{where} cannot be read as JSON: {problem}") from problem
     if not isinstance(found, dict):
         raise FileError(f"{where} is not a JSON object")
+    return found
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+        raise ValueError(f"it lists {twice} twice")
     return found
 
 
@@ -83,6 +92,12 @@ class TensorFile:
         except (SafetensorError, OSError, ValueError) as problem:
             damaged = "" if isinstance(problem, OSError) else "it is not safetensors, or damaged: "
             raise FileError(f"cannot read {self.path}: {damaged}{problem}") from problem
+
+    def check_header(self) -> None:
+        """Refuse a file that lists a tensor twice: safetensors takes the last one."""
+        with self.path.open("rb") as opened:
+            (size,) = struct.unpack("<Q", opened.read(8))
+            _object(opened.read(size), f"the header of {self.path}", _without_repetition)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor that is a map of the file: its pages are read when they are used, and released with it."""
@@ -101,10 +116,12 @@ class TensorFile:
         return str(self.opened.get_slice(name).get_dtype())
 
     def read(self, name: str) -> Numbers:
-        """A tensor; bfloat16 becomes float32, since numpy has no such numbers."""
+        """A copy of a tensor; bfloat16 becomes float32, since numpy has no such numbers. It is read by a map of its own: the
+        pages of a map stay in memory as long as the map."""
         try:
-            tensor = self.tensor(name)
-            found: Numbers = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy().copy()
+            tensor = TensorFile(self.path).tensor(name)
+            wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor.clone()
+            found: Numbers = wide.numpy()
         except (SafetensorError, ValueError, RuntimeError, TypeError) as problem:
             raise FileError(f"{self.path}: tensor {name!r} cannot be read: {problem}") from problem
         return found
@@ -128,13 +145,14 @@ class Directory:
         converted = (where / CONVERTED).is_file() or (where / CONVERTED_INDEX).is_file()
         single, several = (CONVERTED, CONVERTED_INDEX) if converted else (WEIGHTS, INDEX)
         if not (where / single).is_file():
-            index = read_json(where / several).get("weight_map")
+            index = read_json(where / several, once=True).get("weight_map")
             listed = set(map(str, index.values())) if isinstance(index, dict) else set()
             if not isinstance(index, dict) or not listed or any(Path(name).name != name for name in listed):
                 raise FileError(f"{where / several} does not list the files of the weights")
         self.names = [single] if index is None else sorted(listed)
         self.files: dict[str, TensorFile] = {}
         for file in (TensorFile(where / name) for name in self.names):
+            file.check_header()
             twice = [name for name in file.names if name in self.files]
             if twice:
                 both = f"{self.files[twice[0]].path.name} and {file.path.name}"

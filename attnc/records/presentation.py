@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from attnc.records.fields import check_types, checked_record
 # The layouts of each form.
 LAYOUTS: dict[str, tuple[str, ...]] = {"two-layer": ("heads", "tokens")}
 LAYOUTS |= dict.fromkeys(("layers", "one-head", "many-heads", "attention-softmax"), ("",))
+
+TASKS = ("", "regression", "binary", "multiclass", "multilabel")  # of a scikit-learn estimator
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,31 @@ class Theorem:
 
 @dataclass(frozen=True)
 class Presentation:
-    """The form and layout of `Network.as_self_attention`, the theorem, and notes."""
+    """The form and layout of `Network.as_self_attention`, the theorem, notes, and what `Network.predict` makes of the outputs:
+    the `task` of the compiled estimator and its `classes`."""
 
     form: str = "layers"
     layout: str = ""
     theorem: Theorem | None = None
     notes: tuple[str, ...] = ()
+    task: str = ""
+    classes: tuple[str | int | float | bool, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "notes": list(self.notes)}
+        return {**asdict(self), "notes": list(self.notes), "classes": list(self.classes)}
 
     @classmethod
     def from_json(cls, record: object) -> Presentation:
-        body = checked_record(cls, record)
-        check_types(body, {"notes": list})
+        earlier = {"task": "", "classes": []}  # files before 0.3 have none
+        body = checked_record(cls, earlier | dict(record) if isinstance(record, Mapping) else record)
+        check_types(body, {"notes": list, "classes": list, "task": str})
         theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
-        found = cls(body["form"], body["layout"], theorem, tuple(body["notes"]))
+        found = cls(
+            body["form"], body["layout"], theorem, tuple(body["notes"]), body["task"], tuple(body["classes"])
+        )
         texts = all(isinstance(note, str) for note in found.notes)
+        if found.task not in TASKS or not all(isinstance(c, (str, int, float)) for c in found.classes):
+            raise FileError(f"unknown task {found.task!r} with the classes {found.classes}")
         if found.layout not in LAYOUTS.get(found.form, ()) or not texts:
             raise FileError(f"unknown form {found.form!r} with layout {found.layout!r}")
         return found

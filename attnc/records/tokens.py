@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 from attnc.errors import FileError, InputError
 from attnc.program.step import Numbers
 from attnc.program.tokens import KINDS, Node, Predicate, TokenProgram
-from attnc.program.tokens.program import DERIVED
+from attnc.program.tokens.program import CACHED, DERIVED
 from attnc.records.fields import check_types, seal, with_fields
 from attnc.records.numbers import Array, digest
 
 MATRICES = ("query", "key", "value", "output")
-ROLES = ("get", "count", "mean", "step")
+ROLES = ("get", "count", "mean", "step", "anchor")
+ALONE = ("step", "anchor")  # roles that name no node of the program
 _PROGRAM = {"vocabulary", "length", "causal", "nodes", "names", "output"}
 
 
 @dataclass(frozen=True)
 class HeadRole:
-    """What a head is for: it computes a node of the program, or is a step (node None). `name` is for people.
+    """What a head is for: it computes a node of the program, or a function of numbers of the stream: a step, or a head over
+    anchors (node None). `name` is for people.
 
     The checker treats it as a claim: it proves from the matrices that the head does that."""
 
@@ -35,8 +37,8 @@ class HeadRole:
 
     def __post_init__(self) -> None:
         check_types({"name": self.name, "kind": self.kind}, {"name": str, "kind": str})
-        if self.kind not in ROLES or type(self.node) is not (type(None) if self.kind == "step" else int):
-            expected = f"one of {ROLES}, with a node unless it is a step"
+        if self.kind not in ROLES or type(self.node) is not (type(None) if self.kind in ALONE else int):
+            expected = f"one of {ROLES}, with a node unless it is one of {ALONE}"
             raise InputError(
                 f"head {self.name!r} is {self.kind!r} of node {self.node!r}: expected {expected}"
             )
@@ -168,7 +170,8 @@ def rebuilt(program: TokenProgram) -> TokenProgram:
         raise InputError(f"the program is a {type(program).__name__}: expected a TokenProgram")
     fresh = _from_text(json.dumps(program_to_json(program)))
     known = vars(program)
-    same = [(type(v), v) for v in _plain(program)] == [(type(v), v) for v in _plain(fresh)]
+    same = set(known) <= {*(f.name for f in fields(TokenProgram)), "domains", *DERIVED, *CACHED}
+    same = same and [(type(v), v) for v in _plain(program)] == [(type(v), v) for v in _plain(fresh)]
     same = same and repr(program.domains) == repr(fresh.domains)  # by their text: True == 1
     same = same and all(known[name] == getattr(fresh, name) for name in DERIVED if name in known)
     if not same:

@@ -17,6 +17,7 @@ import torch
 
 from attnc.errors import InputError
 from attnc.frontends.tokens import ProgramBuilder, Variable
+from attnc.progress import watched
 from attnc.zoo.continuous import MODELS, ContinuousModel
 from attnc.zoo.token_tasks import TASKS, TokenTask
 
@@ -70,6 +71,7 @@ def program(
     return task.build(vocabulary or task.vocabulary, length or task.length)
 
 
+@watched("building a model of the zoo")
 def load(
     name: str,
     dtype: torch.dtype | None = None,

@@ -16,15 +16,29 @@ from attnc.incontext.solver import ridge_regression
 
 _KERNEL = (0.25, 0.5, 0.25)
 _TOKENS = 8
+_NUMBERS = ((0.7,), (0.2,), (0.5,))
+_MATRIX = ((1.5, 0.25), (-0.25, 1.25))
+_SIGNAL = ((0.5,), (-1.0,), (0.0,), (0.0,), (1.0,), (0.0,), (0.25,), (1.0,))
+_X = (
+    (1.0, 0.0, 0.5),
+    (0.0, 1.0, -0.5),
+    (-1.0, 0.5, 0.0),
+    (0.5, -1.0, 1.0),
+    (-0.5, -0.5, -1.0),
+    (1.0, 1.0, 0.0),
+)
+_Y = (0.75, -0.75, -1.5, 1.0, 0.5, 0.0)  # w = (1, -1, -0.5)
+_LABELS = (1.0, 0.0, 0.0, 1.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class ContinuousModel:
-    """How to build a model in a dtype, what it computes, and how."""
+    """How to build a model in a dtype, what it computes, and how; `example` are its inputs, for learners x and y of a context."""
 
     build: Callable[[torch.dtype], Any]
     computes: str
     mechanism: str
+    example: tuple[Any, ...]
 
 
 def sort_numbers(dtype: torch.dtype) -> Any:
@@ -66,33 +80,40 @@ MODELS: dict[str, ContinuousModel] = {
     "sort-numbers": ContinuousModel(
         sort_numbers, "three numbers of [0, 1] in order, within 0.1",
         "One head selects the nearest point of a grid; its value is the sorted point. The Lipschitz constant 1 proves the error.",
+        (_NUMBERS,),
     ),
     "running-maximum": ContinuousModel(
         running_maximum, "the largest number so far, of three numbers of [0, 1], within 0.1",
         "As sort-numbers: one head over a grid of anchors, proved by the Lipschitz constant 1.",
+        (_NUMBERS,),
     ),
     "matrix-inverse": ContinuousModel(
         matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3 (measured)",
         "One head interpolates between the points of a lattice of matrices. The error is measured, not proved.",
+        (_MATRIX,),
     ),
     "convolution": ContinuousModel(
         convolution, "the convolution of eight numbers of [-1, 1] with (1/4, 1/2, 1/4), within 1e-3",
         "The map is written as relu(Cx + 1) - 1. Each neuron is one head over anchors that interpolate relu.",
+        (_SIGNAL,),
     ),
     "regression-in-context": ContinuousModel(
         lambda dtype: gradient_descent("squared", features=3, steps=20, step_size=0.4, dtype=dtype),
         "20 steps of gradient descent for least squares on the examples in the context",
         "Each step is two layers: examples read w·x by attention, and the token of w gathers the mean of residual times x.",
+        (_X, _Y),
     ),
     "logistic-regression-in-context": ContinuousModel(
         lambda dtype: gradient_descent("logistic", features=3, steps=20, step_size=0.5, dtype=dtype),
         "20 steps of gradient descent for logistic regression on the examples in the context",
         "As regression-in-context, with one more head that computes the sigmoid of w·x.",
+        (_X, _LABELS),
     ),
     "ridge-by-newton": ContinuousModel(
-        lambda dtype: ridge_regression(0.1, features=3, iterations=10, dtype=dtype),
-        "ridge regression on the examples in the context, by ten Newton iterations for the inverse",
+        lambda dtype: ridge_regression(0.1, features=3, iterations=16, radius=2.0, dtype=dtype),
+        "ridge regression on the examples in the context, by 16 Newton iterations for the inverse",
         "P ← 2P - PAP squares the error at each iteration. Row tokens hold the rows of P; every product of matrices is a layer "
         "in which examples read, or row tokens gather.",
+        (_X, _Y),
     ),
 }  # fmt: skip

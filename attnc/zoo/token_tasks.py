@@ -158,14 +158,16 @@ TASKS: dict[str, TokenTask] = {
     ),
     "double-histogram": TokenTask(
         double_histogram, 4, 9, "at how many positions the token occurs as often as the one here",
-        "The head of the histogram, then step heads that turn 1/(1 + count) into a one-hot count, then the head of the histogram "
-        "again, on counts.",
+        "The head of the histogram writes 1/(1 + count). In the next layer positions are anchors for counts, BOS for 0 and the "
+        "position with index j for j + 1: each query attends to the anchor of its count, which holds the count as one-hot. Then "
+        "the head of the histogram again, on counts.",
         (0, 1, 0, 1, 2),
     ),
     "sort": TokenTask(
         sort, 4, 8, "the tokens in order, duplicates included",
-        "Two heads count the smaller tokens and the equal ones before. Step heads make both counts exact, a second layer of step "
-        "heads makes their sum, the rank, one-hot. The last head copies the token whose rank is the index of the query.",
+        "Two heads count the smaller tokens and the equal ones before. Two heads over anchors turn the numbers 1/(1 + count) "
+        "into exact counts. Step heads make their sum, the rank, one-hot. The last head copies the token whose rank is the index "
+        "of the query.",
         (3, 0, 2, 0),
     ),
     "induction": TokenTask(
@@ -182,9 +184,9 @@ TASKS: dict[str, TokenTask] = {
     ),
     "dyck-2": TokenTask(
         dyck_2, 4, 8, "whether brackets of two kinds are balanced and matched",
-        "Heads count opening brackets before and up to each position. Step heads make the counts exact and combine them to the "
-        "depth. One head finds the partner of a bracket: the last opening one before it at the same depth. Further heads look "
-        "for a mismatch, and whether the total is 0.",
+        "Heads count opening brackets before and up to each position. Heads over anchors make the counts exact, step heads turn "
+        "them into the depth. One head finds the partner of a bracket: the last opening one before it at the same depth. "
+        "Further heads look for a mismatch, and whether the total is 0.",
         (0, 2, 3, 1), fixed_vocabulary=True,
     ),
     "add-mod-7": TokenTask(
@@ -200,14 +202,15 @@ TASKS: dict[str, TokenTask] = {
     ),
     "parity": TokenTask(
         parity, 2, 16, "the parity of the ones up to each position",
-        "Ones tie with BOS, whose weight is 1/(1 + count). One step head for each count says whether it is reached; the parity "
-        "is the alternating sum of these bits.",
+        "Ones tie with BOS, whose weight is s = 1/(1 + count). In the second layer positions are anchors for counts: BOS for 0, "
+        "the position with index j for j + 1. The head scores -(s - κ)² for the anchor's κ = 1/(1 + count), up to a term that "
+        "all keys share: each query attends to the anchor of its count, which holds the parity.",
         (1, 0, 1, 1), fixed_vocabulary=True,
     ),
     "most-frequent": TokenTask(
         most_frequent, 4, 9, "the most frequent token, at every position; of several, the first in the vocabulary",
-        "The head of the histogram and step heads give exact counts. The last head prefers large counts, then small tokens, then "
-        "early positions, all in one whole number.",
+        "The head of the histogram and a head over anchors give exact counts. The last head prefers large counts, then small "
+        "tokens, then early positions, all in one whole number.",
         (1, 0, 1, 2),
     ),
     "random-table": TokenTask(

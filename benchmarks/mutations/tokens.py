@@ -7,6 +7,9 @@ from mutations.mutation import Mutation
 RULES = "tests/check/test_token_rules.py"
 CHECK = "tests/check/test_tokens.py"
 HEADS, STATES, TOP = (f"attnc/check/{name}.py" for name in ("token_heads", "token_states", "tokens"))
+ANCHORS, FLOATS = (f"attnc/check/token_{name}.py" for name in ("anchors", "floats"))
+BY_ANCHORS, BY_FLOATS = (f"tests/check/test_token_{name}.py" for name in ("anchors", "floats"))
+POSITIONS = "tests/program/test_token_positions.py"
 LOWER = "attnc/lower/tokens.py"
 FRONT = "tests/frontends/test_tokens.py"
 NETWORK = "tests/network/test_tokens.py"
@@ -32,7 +35,7 @@ TOKENS = [
         (f"{RULES}::test_a_vocabulary_of_numbers_need_not_be_sorted",),
     ),
     Mutation(
-        "tokens: steps of nodes", HEADS, "            if role.node is not None:\n", "            if False:\n",
+        "tokens: steps of nodes", HEADS, 'if role.kind in ("step", "anchor") and role.node is not None:', "if False:",
         "a step may name a node", (f"{RULES}::test_a_step_proves_nothing_of_a_node",),
     ),
     Mutation(
@@ -50,7 +53,7 @@ TOKENS = [
         "selected keys need not tie with BOS", (f"{RULES}::test_ties_of_a_count_are_exact",),
     ),
     Mutation(
-        "tokens: ties of a mean", HEADS, "            _check_ties(pairs)\n", "", "a mean may be uneven",
+        "tokens: ties of a mean", HEADS, "            check_ties(pairs)\n", "", "a mean may be uneven",
         (f"{RULES}::test_selected_keys_tie_in_a_mean",),
     ),
     Mutation(
@@ -62,11 +65,11 @@ TOKENS = [
         "a mean may be of other values", (f"{RULES}::test_means_have_their_default_and_their_values",),
     ),
     Mutation(
-        "tokens: one key", HEADS, "if not zero and not _one_index(pairs):", "if False:", "several keys may be selected",
+        "tokens: one key", HEADS, "if not zero and not one_index(pairs):", "if False:", "several keys may be selected",
         (f"{RULES}::test_the_order_of_ties_is_that_of_the_program",),
     ),
     Mutation(
-        "tokens: a key exists", HEADS, "                _check_exists(pairs, self.program.causal)\n", "",
+        "tokens: a key exists", HEADS, "                check_exists(pairs, self.program.causal)\n", "",
         "there may be no key", (f"{RULES}::test_a_default_is_needed_unless_there_is_always_a_key",),
     ),
     Mutation(
@@ -78,7 +81,7 @@ TOKENS = [
         "two heads may write a coordinate", (f"{RULES}::test_a_coordinate_is_written_once",),
     ),
     Mutation(
-        "tokens: whole numbers", STATES, "if (np.abs(x) @ np.abs(whole)).max(initial=0) >= self.limit:", "if False:",
+        "tokens: whole numbers", STATES, "if whole_product(np.abs(x), np.abs(whole)).max(initial=0) >= self.limit:", "if False:",
         "whole numbers may exceed 1/u", (f"{RULES}::test_whole_numbers_stay_below_the_limit",),
     ),
     Mutation(
@@ -142,5 +145,60 @@ TOKENS = [
         "tokens: level of BOS", LOWER, "return _joined(pairs), unit * len(node.where) - gap",
         "return _joined(pairs), unit * len(node.where)",
         "BOS ties with selected keys", (f"{FRONT}::test_expressions",),
+    ),
+    Mutation(
+        "tokens: anchors that are seen", HEADS, "if (best > seen_at_least(self.meaning, states)).any():", "if False:",
+        "an anchor may be absent", (f"{BY_ANCHORS}::test_an_anchor_that_may_be_absent_is_refused",),
+    ),
+    Mutation(
+        "tokens: BOS among anchors", HEADS,
+        "if winners(self.stream, self.stream.read_bos(head.query, rounded=True), keys)[0] != 0:", "if False:",
+        "BOS may attend to data", (f"{BY_ANCHORS}::test_conditions",),
+    ),
+    Mutation(
+        "tokens: values of anchors", HEADS, "if reads_index_alone(self.stream, head.value) else None", "if True else None",
+        "values of anchors may depend on tokens", (f"{BY_ANCHORS}::test_conditions",),
+    ),
+    Mutation(
+        "tokens: keys of anchors", ANCHORS, "    if not reads_index_alone(stream, matrix):\n", "    if False:\n",
+        "keys of anchors may depend on tokens", (f"{BY_ANCHORS}::test_conditions",),
+    ),
+    Mutation(
+        "tokens: terms of anchors", ANCHORS, "if terms.max(initial=0) > 1 or", "if", "keys of anchors are rounded",
+        (f"{BY_ANCHORS}::test_conditions",),
+    ),
+    Mutation(
+        "tokens: rounding of anchors", ANCHORS, "lead * gamma.denominator - gamma.numerator * rounding >=",
+        "lead * gamma.denominator >=", "scores of anchors do not round", (f"{BY_ANCHORS}::test_rounding_of_scores_counts",),
+    ),
+    Mutation(
+        "tokens: errors of queries of anchors", ANCHORS, "[:, None] - scores - apart", "[:, None] - scores",
+        "queries of anchors are exact", (f"{BY_ANCHORS}::test_winners_by_fractions",),
+    ),
+    Mutation(
+        "tokens: counts that a query sees", ANCHORS, "np.maximum(found, counts[places])", "np.maximum(found, counts[places] + 1)",
+        "a query sees more than it counts", (f"{BY_ANCHORS}::test_what_a_query_sees",),
+    ),
+    Mutation(
+        "tokens: overflow of float64 enclosures", FLOATS, "np.where(safe, radius * _UP, np.inf)", "radius * _UP",
+        "scores of steps may overflow", (f"{BY_FLOATS}::test_a_product_that_overflows_is_not_decided",),
+    ),
+    Mutation(
+        "tokens: rounding of float64 enclosures", FLOATS, "radius += sizes * _lost(stream, terms) + ", "radius += ",
+        "products of steps do not round", (f"{BY_FLOATS}::test_they_contain_the_rational_bounds",),
+    ),
+    Mutation(
+        "tokens: states that stand for others", STATES, "joint = np.zeros(states.count, np.int64) if label is None else label",
+        "joint = np.zeros(states.count, np.int64)", "other outputs count as the same", (f"{CHECK}",),
+    ),
+    Mutation(
+        "tokens: last of positions", "attnc/program/tokens/positions.py", "values[last if node.tie == \"last\" else first]",
+        "values[first]", "the first key is taken for the last",
+        (f"{POSITIONS}::test_random_programs_are_those_of_the_interpreter",),
+    ),
+    Mutation(
+        "tokens: additions to a program", "attnc/records/tokens.py",
+        'same = set(known) <= {*(f.name for f in fields(TokenProgram)), "domains", *DERIVED, *CACHED}', "same = True",
+        "methods of a program may be replaced", (f"{NETWORK}::test_a_changed_program_ends_the_certificate",),
     ),
 ]  # fmt: skip

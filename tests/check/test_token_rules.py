@@ -25,7 +25,8 @@ from tests.check.test_tokens import changed
 Build = Callable[[ProgramBuilder], Variable]
 MEAN: Build = lambda p: p.mean(p.tokens == "b", p.indices, default=2).map(lambda m: m > 1)  # noqa: E731
 COUNT: Build = lambda p: p.count(p.tokens == "a")  # noqa: E731
-STEP: Build = lambda p: p.count(p.tokens == "a").map(lambda c: c % 2)  # noqa: E731
+STEP: Build = lambda p: p.count(p.tokens == "a").map(lambda c: "yn"[c != 1])  # noqa: E731
+ANCHOR: Build = lambda p: p.count(p.tokens == "a").map(lambda c: c % 2)  # noqa: E731
 GET: Build = lambda p: p.get(p.indices == p.indices.q - 1, p.tokens, default="-")  # noqa: E731
 LAST: Build = lambda p: p.get(p.tokens == "a", p.indices, default=0, tie="last")  # noqa: E731
 
@@ -54,7 +55,7 @@ def change(
     return changed(net.numbers(), layer, name, put)
 
 
-@pytest.mark.parametrize("build", [MEAN, COUNT, STEP, GET, LAST])
+@pytest.mark.parametrize("build", [MEAN, COUNT, STEP, ANCHOR, GET, LAST])
 def test_bos_must_attend_to_itself_unless_a_mask_makes_it(build: Build) -> None:
     """Its query at BOS is 0: BOS mixes with other keys."""
     for causal in (False, True):

@@ -139,7 +139,7 @@ DIRECTORIES: dict[str, tuple[Change, str, str]] = {
     "remote": (_config(auto_map={"AutoModel": "m.M"}), "FileError", "auto_map"),
     "kernel": (_config(attn_implementation="org/kernel"), "FileError", "attn_implementation"),
     "adapter": (lambda d: (d / "adapter_config.json").write_text("{}"), "FileError", "adapter_config.json"),
-    "sizes": (_config(intermediate_size=25), "FileError", "bert"),
+    "sizes": (_config(intermediate_size=25), "FileError", "(25,)"),
     "layers": (_config(num_hidden_layers=3), "FileError", "16"),
     "converted": (_config(attnc={}), "InputError", "bert"),
 }
@@ -162,12 +162,13 @@ def test_a_file_is_no_directory(run: Any, source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        (("--approximation", "-1"), "InputError", "approximation=-1"),
-        (("--approximation", "nan"), "InputError", "approximation=nan"),
+        (("--approximation", "-1"), "InputError", "--approximation -1"),
+        (("--approximation", "nan"), "InputError", "--approximation nan"),
         (("--approximation", "1e-30"), "PrecisionError", "encoder.layer.0"),
-        (("--engine", "sparse"), "InputError", "engine='sparse'"),
-        (("--design", "round"), "InputError", "design='round'"),
+        (("--engine", "sparse"), "InputError", "--engine sparse"),
+        (("--design", "round"), "InputError", "--design round"),
         (("--only", "layer.9"), "InputError", "2"),
+        (("--jobs", "0"), "InputError", "--jobs 0"),
     ],
 )
 def test_options_that_are_refused(

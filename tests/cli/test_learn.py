@@ -207,7 +207,7 @@ def test_predictions_are_written_beside_the_rows_of_the_query(run: Any, tmp_path
     """Its columns may stand in another order, and others among them, text too."""
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text("dose,who,weight,age\n-50,Ann,1.0,40\n100,Bob,1.50,35\n")
-    ran = run("learn", data, "--target", "y", "--query", new, "-o", out, "--json")
+    ran = run("learn", data, "--target", "y", "--query", new, "--predictions", out, "--json")
     assert ran.code == 0
     record = ran.json
     lines = out.read_text().splitlines()
@@ -221,13 +221,13 @@ def test_predictions_are_written_beside_the_rows_of_the_query(run: Any, tmp_path
         35 * c["age"] + 1.5 * c["weight"] + 100 * c["dose"],
     ]
     assert written == pytest.approx([e + record["intercept"] for e in expected], rel=1e-8)
-    assert record["files"] == {"output": str(out)}
+    assert record["files"] == {"predictions": str(out)}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "new.csv", "out.csv"]
 
 
 def test_without_a_query_the_examples_themselves_are_predicted(run: Any, tmp_path: Path, data: Path) -> None:
     out = tmp_path / "out.csv"
-    record = run("learn", data, "--target", "y", "-o", out, "--json").json
+    record = run("learn", data, "--target", "y", "--predictions", out, "--json").json
     y, guess = np.loadtxt(out, delimiter=",", skiprows=1)[:, -2:].T
     assert record["r2"] == pytest.approx(1 - ((y - guess) ** 2).sum() / ((y - y.mean()) ** 2).sum(), abs=1e-9)
     assert record["r2"] > 0.8
@@ -326,14 +326,14 @@ def test_a_file_that_cannot_be_read(run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--steps", 0), "steps=0"),
-        (("--step-size", -1), "step_size=-1"),
-        (("--step-size", 0), "step_size=0"),
-        (("--step-size", 50), "step_size=50"),
-        (("--loss", "cubic"), "'cubic'"),
+        (("--steps", 0), "--steps 0"),
+        (("--step-size", -1), "--step-size -1"),
+        (("--step-size", 0), "--step-size 0"),
+        (("--step-size", 50), "--step-size 50"),
+        (("--loss", "cubic"), "--loss cubic"),
         (("--loss", "logistic"), "0 and 1"),
         (("--loss", "poisson"), "poisson"),
-        (("--radius", -2), "radius=-2"),
+        (("--radius", -2), "--radius -2"),
         (("--dtype", "float16"), "float16"),
         (("--plot", "out.docx"), ".png"),
         (("--no-intercept",), "--no-standardise"),
@@ -357,7 +357,7 @@ def test_a_query_without_a_feature_is_refused(run: Any, tmp_path: Path, data: Pa
     refused(run("learn", data, "--target", "y", "--query", new, "--json"), "InputError", str(new))
 
 
-@pytest.mark.parametrize("option", ["-o", "--plot"])
+@pytest.mark.parametrize("option", ["--predictions", "--plot"])
 def test_an_existing_file_is_left_untouched_without_force(
     run: Any, tmp_path: Path, data: Path, option: str
 ) -> None:
@@ -383,7 +383,7 @@ def test_a_failure_while_writing_leaves_what_was_there(
     out.write_text("old")
     monkeypatch.setattr(Path, "replace", full)
     refused(
-        run("learn", data, "--target", "y", "--steps", 3, "-o", out, "--force", "--json"),
+        run("learn", data, "--target", "y", "--steps", 3, "--predictions", out, "--force", "--json"),
         "FileError",
         "No space left",
     )
@@ -395,5 +395,47 @@ def test_a_column_called_prediction_is_refused(run: Any, tmp_path: Path) -> None
     file = tmp_path / "data.csv"
     file.write_text("prediction,y\n1,2\n3,5\n")
     out = tmp_path / "out.csv"
-    refused(run("learn", file, "--target", "y", "-o", out, "--json"), "InputError", "'prediction'")
+    refused(run("learn", file, "--target", "y", "--predictions", out, "--json"), "InputError", "'prediction'")
     assert not out.exists()
+
+
+def test_a_target_of_0_and_1_is_learned_by_the_logistic_loss(run: Any, tmp_path: Path, data: Path) -> None:
+    x, y = example("logistic")
+    file = write(tmp_path / "labels.csv", [*NAMES, "y"], np.column_stack([x, y]))
+    record = run("learn", file, "--target", "y", "--steps", 5, "--json").json
+    assert (record["loss"], record["chosen"] != "") == ("logistic", True)
+    assert record["chosen"] in words(run("learn", file, "--target", "y", "--steps", 5).out)
+    asked = run("learn", file, "--target", "y", "--steps", 5, "--loss", "squared", "--json").json
+    assert (asked["loss"], asked["chosen"]) == ("squared", "")
+    other = run("learn", data, "--target", "y", "--steps", 5, "--json").json
+    assert (other["loss"], other["chosen"]) == ("squared", "")
+
+
+def test_too_few_steps_are_said_with_the_number_that_suffices(run: Any, data: Path) -> None:
+    few = run("learn", data, "--target", "y", "--steps", 3, "--json").json
+    enough = few["enough_steps"]
+    assert not few["converged"] and few["gradient"] > 1e-4 and enough > 3
+    assert f"use --steps {enough}" in words(run("learn", data, "--target", "y", "--steps", 3).out)
+    assert run("learn", data, "--target", "y", "--steps", enough, "--json").json["converged"]
+    assert not run("learn", data, "--target", "y", "--steps", enough - 1, "--json").json["converged"]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 100, 3000])
+def test_a_step_size_that_diverges_gets_its_advice_at_any_number_of_steps(
+    run: Any, data: Path, steps: int
+) -> None:
+    ran = run("learn", data, "--target", "y", "--step-size", 9, "--steps", steps, "--json")
+    refused(ran, "InputError", "--step-size 9")
+    largest = float(ran.json["error"]["message"].rpartition(" ")[2])
+    assert 0 < largest < 2
+
+
+def test_the_learner_is_saved_and_proved_again(run: Any, tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "learner.safetensors"
+    assert run("learn", data, "--target", "y", "--steps", 3, "--save", path).code == 0
+    assert run("verify", path).code == 0
+    refused(
+        run("learn", data, "--target", "y", "-o", tmp_path / "out.csv", "--json"),
+        "InputError",
+        "--predictions",
+    )

@@ -73,8 +73,8 @@ def test_again_runs_nothing_and_a_damaged_record_alone(
     "arguments, name",
     [
         (["everything"], "sweep='everything'"),
-        (["heads", "--seeds", "0"], "seeds=0"),
-        (["heads", "--jobs", "0"], "jobs=0"),
+        (["heads", "--seeds", "0"], "--seeds 0"),
+        (["heads", "--jobs", "0"], "--jobs 0"),
     ],
 )
 def test_bad_input(

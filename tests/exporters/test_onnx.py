@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Callable
@@ -99,6 +100,17 @@ def test_the_file_carries_the_certificate(tanh: attnc.Head, written: Path) -> No
 
 def test_nothing_of_this_machine_is_in_the_file(written: Path) -> None:
     assert str(Path(attnc.__file__).parents[1]).encode() not in written.read_bytes()
+
+
+def test_many_anchors_stand_along_the_last_axis(tmp_path: Path) -> None:
+    """In the file alone: the graph of torch.export returns the bits of the head."""
+    head = attnc.head("gelu", domain=(-8, 8), anchors=24, design="nearest", dtype=torch.float64)
+    done = attnc.export(head, tmp_path / "gelu.onnx")
+    softmax = next(node for node in onnx.load(done.path).graph.node if node.op_type == "Softmax")
+    assert softmax.attribute[0].i == -1 and "Gemm" in done.operations
+    s = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    assert np.abs(run(done.path, s) - head(s).numpy()).max() <= 1e-13
+    assert torch.equal(torch.export.export(head, (s,)).module()(s), head(s))
 
 
 def test_a_network_in_float64(network: attnc.Network, tmp_path: Path) -> None:
@@ -247,6 +259,24 @@ def test_a_measured_head_states_no_proof_and_must_not_be_changed(tmp_path: Path)
         head.output.mul_(2)
     with pytest.raises(CertificateError):
         attnc.export(head, tmp_path / "other.onnx")
+
+
+def test_a_certificate_that_the_checker_does_not_confirm_is_not_carried(
+    tanh: attnc.Head, tmp_path: Path
+) -> None:
+    """The digests fit the numbers, the bound is too small: the file claims nothing, and says why. A bound that an input exceeds
+    is refused."""
+    forged, known = copy.deepcopy(tanh), tanh.certificate
+    assert known.error is not None
+    rounding = known.rounding / 2
+    forged.certificate = replace(known, rounding=rounding, bound=known.approximation + rounding)
+    about = props(attnc.export(forged, tmp_path / "x.onnx").path)
+    assert about["attnc.status"] == "unknown" and about["attnc.verdict"].startswith("unknown")
+    assert "attnc.certificate" not in about and about["attnc.statement"] == "Nothing is claimed of this file."
+    forged.certificate = replace(known, approximation=known.error / 4, rounding=0.0, bound=known.error / 4)
+    with pytest.raises(CertificateError):
+        attnc.export(forged, tmp_path / "y.onnx")
+    assert not (tmp_path / "y.onnx").exists()
 
 
 def test_a_literal_form_must_encode_its_source(tanh: attnc.Head, tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ PURE = {
         "w = Softmax <axis = -1> (x)", "v = Softmax <axis = -2> (x)", "d = Sub(w, v)", "y = MatMul(d, x)",
     ),
     "a factor of zero": ("z = Mul(zero, x)", "v = Add(z, W)", "y = Mul(v, x)"),
+    "sums of zeros": (
+        "w = Softmax <axis = -1> (x)", "z = MatMul(w, zero)", "t = Transpose <perm = [0, 2, 1]> (z)", "s = Mul(t, x)",
+        "v = Add(s, w)", "y = MatMul(v, x)",
+    ),
     "shapes": ("s = Shape(x)", "r = Reshape(x, s)", "y = Expand(r, s)"),
     "embedding": ("e = Gather(W, ids)", "y = Add(e, x)"),
 }  # fmt: skip
@@ -51,6 +55,10 @@ IMPURE = {
     "three factors in a score": (
         ("a = MatMul(x, x)", "b = Mul(a, x)", "y = Softmax <axis = -1> (b)"), ("MatMul",),
     ),
+    "a sum with zeros": (
+        ("z = MatMul(x, zero)", "a = Add(z, x)", "y = Mul(a, x)"), ("Mul",),
+    ),
+    "zero behind a function": (("a = Tanh(x)", "y = Mul(a, zero)"), ("Tanh",)),
     "a function of token ids": (("e = Gather(W, ids)", "f = Exp(e)", "y = Add(f, x)"), ("Exp",)),
     "a max": (("y = Max(x, W)",), ("Max",)),
 }  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.multiclass import OneVsRestClassifier
@@ -26,6 +26,9 @@ from attnc.incontext import Radius
 from attnc.incontext.estimators import InContextClassifier, InContextRegressor
 
 Array = NDArray[np.float64]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
+)  # few steps are meant
 DRAW = np.random.default_rng(5)
 X = DRAW.normal(size=(40, 3)) * [1, 10, 0.1] + [0, 3, 1]
 Y = X @ [1.0, 0.2, -5.0] + 0.1 * DRAW.normal(size=40) + 7
@@ -73,7 +76,7 @@ def test_breast_cancer(seed: int) -> None:
     """Accuracy within 0.002 of LogisticRegression with C = 1/(nλ)."""
     split = train_test_split(*load_breast_cancer(return_X_y=True), random_state=seed)
     fit_x, test_x, fit_y, test_y = split
-    model = InContextClassifier(ridge=0.01).fit(fit_x, fit_y)
+    model = InContextClassifier(alpha=0.01).fit(fit_x, fit_y)
     own = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (0.01 * len(fit_x)), max_iter=1000)).fit(
         fit_x, fit_y
     )
@@ -85,7 +88,7 @@ def test_breast_cancer(seed: int) -> None:
 def test_iris_one_against_the_rest() -> None:
     x, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = InContextClassifier(ridge=0.1, steps=200).fit(x, names)
+    model = InContextClassifier(alpha=0.1, steps=200).fit(x, names)
     own = make_pipeline(
         StandardScaler(),
         OneVsRestClassifier(LogisticRegression(C=1 / (0.1 * len(x)), max_iter=1000)),
@@ -206,6 +209,64 @@ def test_a_grid_search_over_losses() -> None:
     assert search.best_params_ == {"loss": "ridge(0.01)"}
 
 
+def test_a_numeric_alpha_in_a_pipeline_and_a_grid_search() -> None:
+    pipeline = make_pipeline(StandardScaler(), InContextRegressor("ridge", steps=50))
+    grid = {"incontextregressor__alpha": [0.001, 100.0]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(X, Y)
+    assert search.best_params_ == {"incontextregressor__alpha": 0.001}
+    best = search.best_estimator_[-1]
+    assert best.coef_.shape == (3,) and best.score(StandardScaler().fit_transform(X), Y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("loss", "alpha", "other"),
+    [("ridge", 0.5, "ridge(0.5)"), ("lasso", 0.2, "lasso(0.2)"), ("squared", 0.0, "squared")],
+)
+def test_alpha_is_the_number_in_the_name(loss: str, alpha: float, other: str) -> None:
+    a, b = (
+        InContextRegressor(loss, alpha=alpha, steps=20).fit(X, Y),
+        InContextRegressor(other, steps=20).fit(X, Y),
+    )
+    assert (a.coef_ == b.coef_).all() and a.intercept_ == b.intercept_
+
+
+def test_alpha_adds_a_ridge_to_other_losses() -> None:
+    slopes = [InContextRegressor("huber(1)", alpha=a, steps=100).fit(X, Y).coef_ for a in (0.0, 10.0)]
+    assert np.abs(slopes[1]).sum() < 0.5 * np.abs(slopes[0]).sum()
+    with pytest.raises(InputError):
+        InContextRegressor("ridge(0.1)", alpha=0.1).fit(X, Y)
+
+
+def test_coefficients_are_attributes() -> None:
+    model = InContextRegressor("squared", steps=200).fit(X, Y)
+    assert np.allclose(model.predict(X), X @ model.coef_ + model.intercept_, atol=1e-6)
+    classes = InContextClassifier(steps=20).fit(X, Y > 5)
+    assert classes.coef_.shape == (1, 3) and classes.intercept_.shape == (1,)
+    again = model.fit(X, 2 * Y)  # no coefficients of the first fit are left
+    assert np.allclose(again.predict(X), X @ again.coef_ + again.intercept_, atol=1e-6)
+    assert not hasattr(InContextRegressor(), "coef_")
+
+
+@pytest.mark.filterwarnings("error")
+def test_too_few_steps_warn_and_name_those_that_suffice() -> None:
+    with pytest.warns(ConvergenceWarning) as caught:
+        model = InContextRegressor("squared", steps=2).fit(X, Y)
+    enough = model.convergence_.enough
+    assert enough is not None and f"steps={enough}" in str(caught[0].message)
+    assert InContextRegressor("squared", steps=enough).fit(X, Y).convergence_.reached  # and does not warn
+    assert InContextRegressor("squared", steps=2, tol=10.0).fit(X, Y).convergence_.reached
+    x = np.linspace(-1, 1, 20)[:, None]
+    with pytest.warns(ConvergenceWarning):  # the classes are separable: no number of steps is enough
+        assert InContextClassifier(0.0, steps=30).fit(x, x[:, 0] > 0).convergence_.enough is None
+
+
+def test_the_estimators_are_listed() -> None:
+    import attnc.incontext
+
+    assert {"InContextRegressor", "InContextClassifier"} <= {*dir(attnc.incontext)}
+    assert attnc.incontext.InContextRegressor is InContextRegressor
+
+
 @pytest.mark.parametrize(
     ("make", "x", "y", "words"),
     [
@@ -219,7 +280,7 @@ def test_a_grid_search_over_losses() -> None:
         (lambda: InContextRegressor(dtype="float16"), X, Y, "float64"),
         (lambda: InContextRegressor(radius=1.0), X, Y, r"\|x\| of the context reached .* 1"),
         (lambda: InContextRegressor(standardise=False), X * 1e100, Y, "standardise=True"),
-        (lambda: InContextClassifier(ridge=-1), X, Y > 5, "ridge=-1"),
+        (lambda: InContextClassifier(alpha=-1), X, Y > 5, "alpha=-1"),
         (lambda: InContextClassifier(), X, Y > 1e9, "class"),
     ],
 )  # fmt: skip
@@ -295,5 +356,5 @@ def test_the_quick_checks_of_the_classifier() -> None:
 
 
 def test_the_default_estimators_are_parameters_only() -> None:
-    assert InContextRegressor().get_params()["loss"] == "ridge(0.01)"
+    assert InContextRegressor().get_params()["loss"] == "ridge"
     assert clone(InContextClassifier(0.3, steps=7)).get_params()["steps"] == 7

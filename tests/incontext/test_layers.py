@@ -1,6 +1,9 @@
-"""Layer C: the theorem's bound, in high precision, and what is executed."""
+"""Layer A: the reading head and its bound. Layer C: the theorem's bound, in high precision, and what is executed."""
 
 from __future__ import annotations
+
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,7 +12,38 @@ from flint import arb
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.functions.balls import lower, working
-from attnc.incontext.layers import gather_error, gathered
+from attnc.incontext.layers import gather_error, gathered, reading_head
+
+
+@pytest.mark.parametrize(
+    ("reach", "name", "most", "bound"),
+    [
+        (3.03, "float64", 6, 6e-13),
+        (75.75, "float64", 6, 2e-11),
+        (3.03, "float32", 3, 2e-4),
+        (75.75, "float32", 3, 6e-3),
+    ],
+)
+def test_the_reading_head(reach: float, name: str, most: int, bound: float) -> None:
+    """|head(s) - s| in rational arithmetic stays within a bound that two heads do not reach in float64; values are powers of two,
+    so that the difference of two products is exact, and the outputs extrapolate: Σ h·output_h = 1, Σ h^(2k+1) output_h = 0."""
+    head = reading_head(reach, name)
+    assert 2 <= head.heads <= most and head.certificate.proved and head.certificate.bound <= bound
+    value = head.value[..., 1].double()
+    assert all(math.frexp(float(v))[0] in (0.5, -0.5) for v in value.flatten()) and torch.equal(
+        value.sum(1), value.sum(1) * 0
+    )
+    factors = [Fraction(h + 1) for h in range(head.heads)]
+    outputs, unit = [Fraction(float(out)) for out in head.output], Fraction(ARITHMETIC[name].unit)
+    for k in range(head.heads):
+        terms = [h ** (2 * k + 1) * out for h, out in zip(factors, outputs, strict=True)]
+        assert abs(sum(terms) - (k == 0)) <= unit * sum(map(abs, terms))
+    s = (
+        (torch.rand(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 2 - 1) * reach
+    ).to(head.key.dtype)
+    s = torch.cat([s.clamp(-reach, reach), torch.zeros(1, dtype=s.dtype)])
+    off = [abs(Fraction(a) - Fraction(b)) for a, b in zip(head(s).tolist(), s.tolist(), strict=True)]
+    assert 0 < max(off) <= Fraction(head.certificate.bound)
 
 
 def exact_mean(r: list[float], x: list[float]) -> arb:

@@ -233,9 +233,9 @@ def test_registers_are_listed_and_read_by_name() -> None:
 
 def test_the_matrices_of_a_layer() -> None:
     a, c = literal("ridge(0.1)").layers
-    width = registers_of(D).width
+    width, heads = registers_of(D).width, 3 + learner("ridge(0.1)").reading.heads
     assert [tuple(m.shape) for m in (c.W_Q, c.W_K, c.W_V, c.W_O)] == [
-        (5, width, D + 2), (5, width, D + 2), (5, width, D), (5, D, width)
+        (heads, width, D + 2), (heads, width, D + 2), (heads, width, D), (heads, D, width)
     ]  # fmt: skip
     assert not c.W_Q[0, :, 3:].any() and not c.W_V[3, :, 1:].any()  # filled up with 0
     assert torch.equal(c.W_O[3], -a.W_O[0]) and c.heads[3] == "clear u: head 0"

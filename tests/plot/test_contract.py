@@ -30,6 +30,7 @@ PLOTS: dict[str, tuple[set[str], dict[str, Any]]] = {
     "learning": ({"learner"}, {"x": X, "y": X[:, 0]}),
     "anchors_used": ({"converted"}, {"x": torch.randn(2, 4)}),
     "token_attention": ({"tokens"}, {"sequence": "aba"}),
+    "zoo_model": ({"tokens"}, {"name": "sort"}),
 }
 
 

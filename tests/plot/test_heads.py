@@ -55,7 +55,10 @@ def test_the_error_reaches_the_witness_and_not_the_bound(name: str, heads: Heads
     assert [xy[0] for xy in curve(figure, "witness")] == [witness.input, witness.error]
     s, error = curve(figure, "_error")
     assert error.max() <= certificate.bound
-    assert error[s == witness.input] == pytest.approx(witness.error / ROOM, rel=1e-9)
+    # the batch of the picture may be summed in another order than the batch of the search
+    assert error[s == witness.input] == pytest.approx(
+        witness.error / ROOM, rel=1e-9, abs=2 * certificate.rounding
+    )
     bottom, top = figure.axes[1].get_ylim()
     assert bottom < witness.error < certificate.bound < top
     assert figure.axes[1].get_yscale() == "log"

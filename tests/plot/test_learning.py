@@ -74,7 +74,7 @@ def test_the_weights_shown_are_those_of_the_step(loss: str) -> None:
     w = torch.tensor([0.3, -0.2], dtype=torch.float64)
     seen = step_weights(made, w, x, y)
     value = made.reading.value[:, :, 1].numpy()
-    u = (seen.reading * value[:, 0] + (1 - seen.reading) * value[:, 1]).sum(1)
+    u = (seen.reading * value[:, 0] + (1 - seen.reading) * value[:, 1]) @ made.reading.output.numpy()
     assert np.abs(u - (x @ w).numpy()).max() < 1e-9
     s = u - y.numpy()
     r = s

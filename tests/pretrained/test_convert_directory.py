@@ -6,6 +6,7 @@ import errno
 import json
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from attnc.errors import FileError, InputError, UnsupportedError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained import convert_directory as driver
 from attnc.pretrained.convert_directory import convert_directory
-from attnc.pretrained.directory import load_model, map_model, read_report
+from attnc.pretrained.directory import load_model, map_converted, map_model, read_report
 from attnc.pretrained.inputs import calls, outputs
 from attnc.pretrained.mapped import NotMappableError, Placeholders, in_memory, traced
 from attnc.pretrained.plan_directory import plan_directory
@@ -255,9 +256,34 @@ def _index(where: Path) -> None:
     (where / INDEX).write_text(json.dumps(index))
 
 
+def _twice_in_the_index(where: Path) -> None:
+    begin, name = '"weight_map": {', "model.norm.weight"
+    text = (where / INDEX).read_text().replace(begin, f'{begin}"{name}": "{Directory(where).names[0]}",')
+    (where / INDEX).write_text(text)
+    assert text.count(f'"{name}"') == 2
+
+
+def _twice_in_the_header(where: Path) -> None:
+    """The second entry has another dtype: safetensors takes it, and does not complain."""
+    file = where / Directory(where).names[1]
+    size, data = struct.unpack("<Q", file.read_bytes()[:8])[0], file.read_bytes()
+    header = json.loads(data[8 : 8 + size])
+    name = next(name for name in header if name != "__metadata__")
+    other = json.dumps({name: {**header[name], "dtype": "F16"}}).encode()
+    header_bytes = data[8 : 8 + size].rstrip()[:-1] + b"," + other[1:]
+    file.write_bytes(struct.pack("<Q", len(header_bytes)) + header_bytes + data[8 + size :])
+    assert load_file(file)[name].dtype == torch.float16
+
+
 def _cut(where: Path) -> None:
     file = where / Directory(where).names[1]
     file.write_bytes(file.read_bytes()[:-8])
+
+
+def _named_like_the_anchors(where: Path) -> None:
+    name = Directory(where).names[0]
+    (where / name).rename(where / ANCHORS)
+    (where / INDEX).write_text((where / INDEX).read_text().replace(name, ANCHORS))
 
 
 def _missing(where: Path) -> None:
@@ -277,9 +303,12 @@ def _nan(where: Path) -> None:
     ("damage", "kind"),
     [
         (_twice, FileError),
+        (_twice_in_the_index, FileError),
+        (_twice_in_the_header, FileError),
         (_index, FileError),
         (_cut, FileError),
         (_missing, FileError),
+        (_named_like_the_anchors, FileError),
         (_nan, UnsupportedError),
     ],
 )
@@ -294,9 +323,12 @@ def test_damaged_files(damage: Callable[[Path], None], kind: type[Exception], so
 def test_a_model_that_is_cast_is_loaded_whole(source: Path) -> None:
     config = read_json(source / "config.json")
     (source / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    plan = plan_directory(source)
     with pytest.warns(UserWarning, match="whole model"):
         report = convert_directory(source, source.parent / "out", EPS, check=False)
     assert report.converted == 2 and report.certificate.dtype == "float32"
+    assert [block["name"] for block in plan.blocks] == [block.name for block in report.blocks] and plan.whole
+    assert plan.memory > 4 * report.parameters
     assert report_of(from_pretrained(source.parent / "out")) == report
 
 
@@ -323,6 +355,20 @@ def test_matrices_are_in_memory_only_while_they_are_used(release: bool, sources:
     assert one.keys() == other.keys() and all(torch.allclose(one[key], other[key]) for key in one)
     assert not any(mapped.model.get_parameter(name).any() for name in mapped.sources)
     assert not any(part._forward_hooks for part in mapped.model.modules())
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_verify_does_not_load_the_model(
+    name: str, finished: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heads of a model in bfloat16 are stored in float32: two dtypes, and no cast."""
+
+    def loaded(*_: object) -> None:
+        raise AssertionError("the whole model is loaded")
+
+    monkeypatch.setattr("attnc.pretrained.directory.load_model", loaded)
+    mapped = map_converted(finished[name])
+    assert mapped.sources and not any(mapped.model.get_parameter(name).any() for name in mapped.sources)
 
 
 @pytest.mark.parametrize("change", [lambda t: t.T, lambda t: t.double(), lambda t: t.clone()])

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import attnc
+from attnc.cli.output import status_of
 from attnc.errors import AttncError, CertificateError
 from attnc.pretrained import convert_, from_pretrained
+from attnc.pretrained.report import ASSUMED, ASSUMED_HALF, ConversionReport, holds_for
 from attnc.records.certificate import Certificate, Status
 
 pytest.importorskip("transformers")
@@ -59,14 +61,37 @@ def test_half_precision_claims_the_approximation_alone(name: str) -> None:
         )
         assert part.approximation <= 1e-2
     assert not report.proved and Certificate.from_json(report.certificate.to_json()) == report.certificate
-    assert "not claimed" in str(report)
+    assert ASSUMED_HALF in report.notes() and ASSUMED not in report.notes()
+    status, reason = status_of(report)
+    assert status is Status.UNKNOWN and "bfloat16" in str(reason)
     verdict = attnc.verify(model)
-    assert (
-        verdict and verdict.bound == report.certificate.approximation and "exact arithmetic" in verdict.reason
-    )
+    assert verdict and verdict.exact and verdict.bound == report.certificate.approximation
+    assert all(part.exact for part in verdict.children)
     with torch.no_grad():
         next(p for name, p in model.named_parameters() if "gate_up" in name or "intermediate" in name)[0] *= 2
     assert not attnc.verify(model)
+
+
+def test_half_precision_of_a_given_input_is_bounded() -> None:
+    """Each executed number is as far from the original in float64 as the certificate says, but for what float64 rounds."""
+    model, inputs = tiny("bert", torch.bfloat16), example("bert")
+    with torch.no_grad():
+        meant = tiny("bert", torch.bfloat16).double()(**inputs).last_hidden_state
+    found = convert_(model, 1e-3, parts=("feed-forward", "norm")).for_input(inputs)["last_hidden_state"]
+    gap = (found.value.double() - meant).abs()
+    assert 1e-4 < found.largest < 1 and bool(((gap - found.bound).abs() < 1e-13).all())
+
+
+def test_calibration_in_half_precision_is_measured() -> None:
+    """Nothing is proved of inputs that the samples did not bring: the report says so, and `verify` does not prove it."""
+    model, inputs = tiny("olmo2", torch.bfloat16), example("olmo2")
+    report = convert_(model, 1e-2, {"calibration": [inputs]})
+    assert {holds_for(block) for block in report.blocks} == {"inputs as in calibration"}
+    for part in (report.certificate, *report.blocks):
+        assert part.status is Status.MEASURED and part.bound == part.rounding == math.inf
+    assert ConversionReport.from_json(report.to_json()) == report
+    assert status_of(report)[0] is Status.MEASURED
+    assert attnc.verify(model).status is Status.UNKNOWN
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -78,7 +103,11 @@ def test_half_precision_of_all_parts_under_attack(name: str, dtype: torch.dtype)
 
 def test_a_certificate_in_half_precision_cannot_claim_a_bound() -> None:
     terms: dict[str, Any] = {"subject": "model", "dtype": "bfloat16", "approximation": 1e-3}
-    Certificate(status=Status.UNKNOWN, rounding=math.inf, bound=math.inf, **terms)
+    for status in (Status.UNKNOWN, Status.MEASURED):
+        Certificate(status=status, rounding=math.inf, bound=math.inf, **terms)
+    for status, bound in ((Status.PROVED, math.inf), (Status.UNKNOWN, 1.0), (Status.MEASURED, 1.0)):
+        with pytest.raises(CertificateError):
+            Certificate(status=status, rounding=math.inf, bound=bound, **terms)
     for status in (Status.PROVED, Status.MEASURED, Status.UNKNOWN):
         with pytest.raises(CertificateError):
             Certificate(status=status, rounding=1e-3, bound=2e-3, **terms)

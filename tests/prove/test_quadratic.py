@@ -74,7 +74,8 @@ def test_the_exact_sum_is_within_its_bound_and_comes_near(proof: QuadraticProof)
 def test_the_checker_agrees(proof: QuadraticProof) -> None:
     checked = check_relative_error(proof.numbers, 2 * proof.most)
     executed = check_executed_error(proof.numbers, proof.most, checked, ARITHMETIC[proof.numbers.dtype])
-    assert 0.9 * proof.approximation <= checked <= proof.approximation
+    # the test above: no proof exceeds the error by more than 1.3
+    assert proof.approximation / 1.3 <= checked <= proof.approximation
     assert 0.9 * proof.executed <= executed <= proof.executed
 
 

@@ -53,7 +53,7 @@ class ProgramBuilder:
     """A token program while it is written: `tokens` and `indices` are its first variables."""
 
     def __init__(self, vocab: Iterable[str | int], max_len: int, causal: bool = False) -> None:
-        if not isinstance(vocab, Iterable) or isinstance(vocab, (set, frozenset)):
+        if not isinstance(vocab, Iterable) or isinstance(vocab, (set, frozenset, bytes, bytearray)):
             raise InputError(f"vocab={vocab!r:.80}: give the tokens in their order, as a string or a list")
         self.known = TokenProgram(tuple(vocab), max_len, causal, (Token(), Index()), ("token", "index"), 0)
         self.conjunctions: dict[
@@ -190,12 +190,7 @@ class ProgramBuilder:
             raise InputError(f"a condition on {len(keys)} · {len(queries)} values: use smaller domains")
         rows = []
         for q in queries:
-            row = [self._called(function, (k, q), what) for k in keys]
-            if {type(x) for x in row} - {bool}:
-                wrong = next(k for k, x in zip(keys, row, strict=True) if type(x) is not bool)
-                raise InputError(
-                    f"{what} must be True or False: it is not for the key {wrong!r} and the query {q!r}"
-                )
+            row = [self._called(function, (k, q), what, (bool,)) for k in keys]
             rows.append(tuple(row))
         return Where(self, (Predicate(key.node, query.node, tuple(rows)),))
 
@@ -255,7 +250,13 @@ class ProgramBuilder:
             )
         return value
 
-    def _called(self, function: Callable[..., Any], values: Sequence[Value], what: str) -> Any:
+    def _called(
+        self,
+        function: Callable[..., Any],
+        values: Sequence[Value],
+        what: str,
+        kinds: tuple[type, ...] = (str, int, bool),
+    ) -> Any:
         shown = ", ".join(map(repr, values))
         try:
             found = function(*values)
@@ -264,10 +265,9 @@ class ProgramBuilder:
             raise InputError(f"{what} is not defined for ({shown}): {kind}: {problem}") from problem
         if isinstance(found, Fraction) and found.denominator == 1:
             found = int(found)
-        if type(found) not in (str, int, bool):
-            raise InputError(
-                f"{what} returns {found!r} for ({shown}): return a string, a whole number, True or False"
-            )
+        if type(found) not in kinds:
+            accepted = "True or False" if kinds == (bool,) else "a string, a whole number, True or False"
+            raise InputError(f"{what} returns {found!r} for ({shown}): return {accepted}")
         return found
 
     def _where(self, given: Condition) -> tuple[Predicate, ...]:

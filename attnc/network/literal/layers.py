@@ -81,12 +81,13 @@ def literal_layers(net: Network, n: int | None) -> SelfAttentionNetwork:
     return literal.to(next(net.parameters()).device)
 
 
-def literal_head(head: Head, n: int) -> SelfAttentionNetwork:
-    """A head over n data tokens: inputs (…, n), outputs (…, n)."""
+def literal_head(head: Head, n: int, top: float = 0.0) -> SelfAttentionNetwork:
+    """A head over n data tokens: inputs (…, n), outputs (…, n). The gates are made for scores up to `top` at least:
+    heads with the same `top`, all scores below it, have the same matrices, and differ in their anchor tokens alone."""
     checked_count("n", n, why="the number of data tokens")
     numbers, domains = head.numbers(), {1: [head.domain or Interval(-1.0, 1.0)]}
     layer = pointwise_layer(0, 1, [(None, numbers)])
-    build = Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains)
+    build = Layers([layer], ["head"], [(n, 1), (n, 1)], numbers.dtype, domains, top)
     domain = head.certificate.holds_for
     literal = build.network(
         "head", Input("x", (n,), 1), ("y", (n,)), domain=domain if isinstance(domain, Interval) else None,
@@ -100,9 +101,9 @@ class Layers:
 
     def __init__(
         self, layers: Sequence[Layer], names: Sequence[str], shapes: Sequence[Shape], dtype: str,
-        domains: Mapping[int, Sequence[Interval | None]],
+        domains: Mapping[int, Sequence[Interval | None]], top: float = 0.0,
     ) -> None:  # fmt: skip
-        self.layers, self.shapes, self.build = layers, shapes, Builder("layers", dtype)
+        self.layers, self.shapes, self.build, self.top = layers, shapes, Builder("layers", dtype), top
         self.names: dict[int, str] = {}  # a name that occurs again gets the number of the value
         for layer, name in zip(layers, names, strict=True):
             new = bool(name) and name not in self.names.values()
@@ -277,7 +278,7 @@ class Layers:
                     kappa, c = numbers.key[h, own[0]]
                     slope, offset = slope + kappa * data, offset + c * data
                 names = [head_names(titles[j], numbers.heads)[h] for j in neurons]
-                top = largest_score(numbers, h, group.lo, group.hi)
+                top = max(self.top, largest_score(numbers, h, group.lo, group.hi))
                 found.append(KeySet(names, query, np.c_[slope, offset], values, out, gates, top))
         return self.build.attention(found, self.n + self.p, at)
 

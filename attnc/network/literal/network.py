@@ -263,6 +263,11 @@ class SelfAttentionNetwork(PreciseModule):
         stream = [f"{len(self.tokens)} tokens; coordinates: {self.layout!r}"] if self.residual else []
         return "\n".join([title, *stream, *lines])
 
+    def _repr_html_(self) -> str:
+        from attnc.network.cards import literal_card
+
+        return literal_card(self)
+
     def __repr__(self) -> str:
         return f"SelfAttentionNetwork, {self.describe()}"
 

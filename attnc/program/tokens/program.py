@@ -10,6 +10,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from attnc.errors import InputError
 from attnc.program.tokens.nodes import (
     KINDS,
@@ -26,11 +28,13 @@ from attnc.program.tokens.nodes import (
     arguments,
     references,
 )
+from attnc.program.tokens.positions import ByPosition, Codes, UndefinedError, by_position
 
 MOST_VALUES = 1 << 17  # of a domain
 MOST_LENGTH = 512
 Domain = tuple[Value, ...]
 DERIVED = ("places", "positional", "_atoms")  # what a program keeps beside its fields and domains
+CACHED = ("_by_position",)  # what deriving the domains keeps for later nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +75,7 @@ class TokenProgram:
         fields = {name: value for name, value in vars(self).items() if name not in DERIVED}
         at = len(self.nodes)
         longer.__dict__.update(fields, nodes=(*self.nodes, node), names=(*self.names, name), output=at)
+        longer.__dict__["_by_position"] = dict(self._by_position)
         longer.__dict__["domains"] = (*self.domains, longer._domain(at, self.domains))
         return longer
 
@@ -151,9 +156,26 @@ class TokenProgram:
         """The place of each value in the domain of its node."""
         return tuple({value: i for i, value in enumerate(domain)} for domain in self.domains)
 
-    def at_positions(self, at: int) -> dict[tuple[int, int], Value]:
-        """The values of a positional node: (index, length) → value."""
-        return _at_positions(self, at, self.places)
+    def position_places(self, at: int) -> Codes:
+        """The place in its domain of a positional node's value, [index, length - 1]; -1 unless the index is below the length."""
+        assert self.domains
+        found = self._by_position[at]
+        table = np.array([self.places[at][v] for v in found.values] + [-1], np.int64)
+        return np.asarray(table[found.codes], np.int64)
+
+    @cached_property
+    def _by_position(self) -> dict[int, ByPosition]:
+        """Positional nodes as they are derived, with the domains."""
+        return {}
+
+    def _positions(self, at: int, before: Sequence[Domain]) -> Domain:
+        """Derive the values of a positional node; those that it reads are derived."""
+        try:
+            self._by_position[at] = by_position(self, at, before, self._by_position)
+        except UndefinedError:
+            places = [{value: i for i, value in enumerate(domain)} for domain in before]
+            explain(self, at, places)
+        return self._by_position[at].values
 
     def _domain(self, at: int, before: Sequence[Domain]) -> Domain:
         """The domain of a node, given those of the nodes before it; raises unless it fits them."""
@@ -161,13 +183,13 @@ class TokenProgram:
         node = self.nodes[at]
         if isinstance(node, Token):
             return self.vocabulary
+        values = self._positions(at, before) if self.positional[at] else ()
         if isinstance(node, Index):
             return tuple(range(self.length))
         if isinstance(node, Map):
             return ordered(node.table)
-        if self.positional[at]:
-            places = [{value: i for i, value in enumerate(domain)} for domain in before]
-            return ordered(_at_positions(self, at, places).values())
+        if values:
+            return ordered(values)
         if isinstance(node, Linear):
             return _sums(node, before)
         if isinstance(node, Count):
@@ -240,16 +262,13 @@ def ordered(values: Iterable[Value]) -> Domain:
     return tuple(sorted(distinct, key=lambda v: (isinstance(v, str), v)))
 
 
-def _at_positions(
-    program: TokenProgram, at: int, places: Sequence[Mapping[Value, int]]
-) -> dict[tuple[int, int], Value]:
+def explain(program: TokenProgram, at: int, places: Sequence[Mapping[Value, int]]) -> None:
+    """Raise as the interpreter does for a positional node that has no value at some position."""
     from attnc.program.tokens.interpret import columns
 
-    found: dict[tuple[int, int], Value] = {}
     for length in range(1, program.length + 1):
-        values = columns(program, [program.vocabulary[0]] * length, at, places)[at]
-        found |= {(i, length): value for i, value in enumerate(values)}
-    return found
+        columns(program, [program.vocabulary[0]] * length, at, places)
+    raise InputError(f"{program.title(at)} has no value at some position")
 
 
 def _check_vocabulary(vocabulary: Any) -> None:

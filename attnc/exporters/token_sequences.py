@@ -1,0 +1,24 @@
+"""The sequences on which an exported token network is compared with the network itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnc.domain import Sequences
+from attnc.network.tokens import TokenNetwork
+
+_COMPARED = 4096  # sequences: all of them, if there are no more
+
+
+def sequences_of(network: TokenNetwork) -> list[Tensor]:
+    """Token ids (batch, positions): all sequences if they are few, else random ones of every length."""
+    size, most = len(network.vocabulary), network.program.length
+    if Sequences(size, most).count <= _COMPARED:
+        return [torch.tensor(list(itertools.product(range(size), repeat=n))) for n in range(1, most + 1)]
+    draw = np.random.default_rng(0)
+    each = max(1, _COMPARED // most)
+    return [torch.from_numpy(draw.integers(0, size, (each, n))) for n in range(1, most + 1)]

@@ -1,0 +1,105 @@
+"""What to call instead: the entry points lead to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from attnc.domain import Box, Tokens
+from attnc.errors import InputError, PrecisionError, UnsupportedError
+from attnc.frontends.activations import ACTIVATIONS
+
+_IMAGES = ("Conv", "MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "Upsample")
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_NORMS = (nn.LayerNorm, nn.RMSNorm)
+SUPPORTED = (
+    "linear layers, sums, residual connections, BatchNorm, LayerNorm, RMSNorm, softmax attention, embeddings"
+)
+
+
+def is_transformer(model: nn.Module) -> bool:
+    """Whether a model looks like a transformer: it is one of the library transformers, or has attention of torch."""
+    hugging_face = hasattr(getattr(model, "config", None), "model_type")
+    return hugging_face or any(isinstance(part, nn.MultiheadAttention) for part in model.modules())
+
+
+def compile_advice(model: nn.Module, domain: Box | None) -> str:
+    """What to do with a model that `attnc.compile` refuses."""
+    if is_transformer(model):
+        ids = any(isinstance(part, nn.Embedding) for part in model.modules())
+        length = "; attnc.compile takes token ids of one length, domain=attnc.Tokens(vocabulary, length)"
+        return (
+            "For a transformer, call attnc.convert_(model, approximation=1e-4): it replaces the feed-forward blocks in place, "
+            f"for inputs of every length{length if ids and not isinstance(domain, Tokens) else ''}."
+        )
+    if _has_layers(model, _IMAGES) or any(isinstance(part, _RECURRENT) for part in model.modules()):
+        return f"{supported()}\n{_behind()}"
+    return ""
+
+
+def supported() -> str:
+    """What `attnc.compile` reads, in words."""
+    names = sorted({name.removesuffix("_") for name in ACTIVATIONS})
+    return f"attnc.compile reads {SUPPORTED}, and the activations {', '.join(names)}."
+
+
+def _behind() -> str:
+    return (
+        "Convolutions, pooling and recurrent layers are not among them. Compile the layers behind them on their features: "
+        "attnc.compile(head.eval(), domain=attnc.Box.from_data(features), eps=1e-3)."
+    )
+
+
+def convert_advice(model: nn.Module) -> str:
+    """What to do with a model that `attnc.convert_` refuses."""
+    if _has_layers(model, _IMAGES):
+        return (
+            "attnc.convert_ replaces the feed-forward blocks of transformers. "
+            f"For other networks there is attnc.compile. {supported()}\n{_behind()}"
+        )
+    plain = any(isinstance(part, nn.Linear) for part in model.modules())
+    if plain and not is_transformer(model) and not any(isinstance(part, _NORMS) for part in model.modules()):
+        return (
+            "For a network of linear layers and activations, call "
+            "attnc.compile(model, domain=attnc.Box(-1, 1, shape=(d,)), eps=1e-4): "
+            "it turns the whole network into attention and bounds the error of its outputs."
+        )
+    return ""
+
+
+def _has_layers(model: nn.Module, names: tuple[str, ...]) -> bool:
+    return any(type(part).__name__.startswith(names) for part in model.modules())
+
+
+@contextmanager
+def advising_compile(model: object, domain: Box) -> Iterator[None]:
+    """Add advice to the refusals of `attnc.compile`."""
+    try:
+        yield
+    except UnsupportedError as refusal:
+        advice = compile_advice(model, domain) if isinstance(model, nn.Module) else ""
+        raise refusal.advised(advice) from refusal.__cause__
+    except PrecisionError as problem:
+        if not isinstance(model, nn.Module) or not is_transformer(model):
+            raise
+        advice = (
+            "Bounds for every input of a whole transformer are often large: approximation=1e-4 instead of eps bounds the error "
+            "of each step, and attnc.convert_(model, approximation=1e-4) that of each block"
+        )
+        raise PrecisionError(f"{problem} {advice}.", problem.reachable, problem.found) from problem.__cause__
+
+
+@contextmanager
+def advising_convert(model: object) -> Iterator[None]:
+    """Add advice to the refusals of `attnc.convert_`."""
+    try:
+        yield
+    except UnsupportedError as refusal:
+        advice = convert_advice(model) if isinstance(model, nn.Module) else ""
+        raise refusal.advised(advice) from refusal.__cause__
+    except InputError as problem:
+        if not isinstance(model, nn.Module) or not _has_layers(model, _IMAGES):
+            raise
+        raise InputError(f"{problem}\n{convert_advice(model)}") from problem.__cause__

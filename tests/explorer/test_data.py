@@ -1,0 +1,79 @@
+"""docs/explorer/data.json is what benchmarks/explorer.py writes; the page and the site's parts are complete."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import bundle
+import explorer_parts
+import pytest
+import torch
+
+import attnc
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("part", ["two_tokens", "learners", "token_programs"])
+def test_parts_are_reproducible(data: Any, part: str) -> None:
+    assert json.loads(json.dumps(getattr(explorer_parts, part)())) == data[part]
+
+
+@pytest.mark.parametrize(
+    ("name", "design", "size"), [("gelu", "smooth", 12), ("clip(-1,1)", "graded", 8), ("silu", "gated", 2)]
+)
+def test_heads_are_reproducible(data: Any, name: str, design: str, size: int) -> None:
+    stored = next(f for f in data["heads"] if f["name"] == name)
+    head = attnc.head(
+        name, domain=(stored["lo"], stored["hi"]), anchors=size, design=design, dtype=torch.float64
+    )
+    assert explorer_parts.head_numbers(head) == stored["designs"][design][str(size)]
+
+
+@pytest.mark.slow
+def test_all_is_reproducible(data: Any) -> None:
+    from explorer_transformer import transformer
+
+    assert json.loads(json.dumps(explorer_parts.heads())) == data["heads"]
+    assert json.loads(json.dumps(transformer())) == data["transformer"]
+
+
+def test_page_is_small() -> None:
+    assert len(bundle.standalone().encode()) < 700_000
+
+
+def test_sources_are_complete() -> None:
+    """Every script is part of the bundle, every panel has a place on the page, and nothing is loaded from elsewhere."""
+    assert {path.stem for path in (ROOT / "docs/explorer/js").glob("*.js")} == set(bundle.SOURCES)
+    text = (ROOT / "docs" / "explorer.md").read_text(encoding="utf-8")
+    assert re.findall(r'data-panel="(\w+)"', text) == list(bundle.PANELS)
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/explorer/js").glob("*.js"))
+    assert "http" not in sources and "fetch(" not in sources and "import " not in sources
+
+
+def test_reference_has_every_public_name() -> None:
+    """The API reference documents all of attnc.__all__; submodules have a page or a section."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.rst"))
+    documented = set(re.findall(r"auto(?:function|class|module):: attnc\.([\w.]+)", text))
+    first = {name.split(".")[0] for name in documented}
+    errors = {"AttncError", "DomainWarning"}  # of attnc.errors
+    assert set(attnc.__all__) - documented - first - errors == set()
+    assert "errors" in documented
+    for module in ("incontext", "paper", "plot", "zoo"):
+        names = set(getattr(attnc, module).__all__)
+        missing = names - {name.split(".")[-1] for name in documented if name.startswith(f"{module}.")}
+        assert missing <= {"ContinuousModel", "TokenTask"}
+
+
+def test_site_has_every_page() -> None:
+    """Every page of docs is in a table of contents of the index."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    trees = re.findall(r"```\{toctree\}(.*?)```", index, re.DOTALL)
+    listed = {re.sub(r".*<(.*)>", r"\1", line.strip()) for tree in trees for line in tree.splitlines()}
+    pages = {
+        path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert pages - listed == {"index"}

@@ -1,0 +1,84 @@
+"""Reports: one page with picture, statement, certificate and verdict, and nothing that is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnc
+from attnc.errors import InputError
+
+
+class Page(HTMLParser):
+    """The tags of a page, which must be closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br", "polyline", "circle"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def tanh() -> attnc.Head:
+    return attnc.head("tanh", domain=(-8, 8), eps=1e-5)
+
+
+@pytest.fixture(scope="module")
+def network() -> attnc.Network:
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)).eval()
+    return attnc.compile(model, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["tanh", "network"])
+def test_a_page_of_its_own(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    x, path = request.getfixturevalue(kind), tmp_path / "page.html"
+    assert attnc.plot.report(x, path).status == "proved"
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    pictures = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert len(pictures) == 1 and pictures[0]["alt"]
+    assert str(pictures[0]["src"]).startswith("data:image/png;base64,iVBOR")
+    assert not {"script", "link", "iframe"} & {tag for tag, _ in page.tags}
+    assert re.findall(r"(?:src|href)='(?!data:)", text) == []
+    assert f"{x.certificate.bound:.3g}"[:4] in text and text.count(">proved<") == 2
+    assert len(text) < 1_000_000
+
+
+def test_a_changed_head_and_a_measured_one_are_not_called_proved(tmp_path: Path, tanh: attnc.Head) -> None:
+    import copy
+
+    changed, path = copy.deepcopy(tanh), tmp_path / "page.html"
+    with torch.no_grad():
+        changed.value.add_(1)
+    assert not attnc.plot.report(changed, path)
+    assert ">proved<" not in path.read_text(encoding="utf-8")
+    measured = attnc.head(torch.tanh, domain=(-2, 2), eps=1e-2)
+    assert not attnc.plot.report(measured, path)
+    text = path.read_text(encoding="utf-8")
+    assert ">proved<" not in text and ">measured<" in text
+
+
+@pytest.mark.parametrize(("given", "name"), [("head", "page.pdf"), (3, "page.html")])
+def test_refusals(given: Any, name: str, tmp_path: Path, tanh: attnc.Head) -> None:
+    with pytest.raises(InputError):
+        attnc.plot.report(tanh if given == "head" else given, tmp_path / name)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,38 @@
+"""The tutorial notebook runs from top to bottom and prints what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.test_readme import skeleton
+
+PATH = Path(__file__).parents[1] / "examples" / "tutorial.ipynb"
+
+
+def printed(outputs: list[Any]) -> list[str]:
+    return skeleton("".join(output["text"] for output in outputs if output["output_type"] == "stream"))
+
+
+def shown(outputs: list[Any]) -> list[str]:
+    """The kinds of results, and their status where they are cards."""
+    kinds = []
+    for output in outputs:
+        html = output.get("data", {}).get("text/html", "")
+        words = [word for word in ("proved", "measured", "unknown", "not certified") if f">{word}<" in html]
+        kinds += [*(kind for kind in ("text/html", "image/png") if output.get("data", {}).get(kind)), *words]
+    return kinds
+
+
+def test_it_runs_and_its_outputs_are_those_that_are_stored() -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    book = nbformat.read(PATH, as_version=4)
+    stored = [list(cell.get("outputs", ())) for cell in book.cells]
+    assert sum(map(len, stored)) > 12
+    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(PATH.parent)}}).execute()
+    for cell, before in zip(book.cells, stored, strict=True):
+        after = cell.get("outputs", [])
+        assert (printed(after), shown(after)) == (printed(before), shown(before)), cell["source"]
