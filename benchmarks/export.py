@@ -114,7 +114,8 @@ def small_case(name: str, dtype: str, where: Path) -> dict[str, Any]:
             apart = {"torch": float(abs(y - exact).max()), "onnxruntime": float(abs(found - exact).max())}
     about = {} if network else {"anchors": made.key.shape[1], "rounding": made.certificate.rounding}
     return {
-        "name": name, "dtype": dtype, "eps": eps, "differences": differences, "size": max(sizes), "seconds": times, "exact": apart, **about,
+        "name": name, "dtype": dtype, "eps": eps, "differences": differences, "size": max(sizes), "seconds": times,
+        "exact": apart, **about,
     }  # fmt: skip
 
 

@@ -50,7 +50,9 @@ def test_what_was_converted_is_proved_without_the_model(directory: Path) -> None
     assert len(verdict.children) == 1 and verdict.cells > 20
 
 
-def test_numbers_that_were_proved_are_not_proved_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_were_proved_are_not_proved_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files and the model of a directory have the same numbers. Others are another block, whatever is known."""
     calls, plain, proofs = [], checker._check_engine, Proofs()
     monkeypatch.setattr(checker, "_check_engine", lambda *args: calls.append(1) or plain(*args))
