@@ -18,7 +18,7 @@ def skeleton(text: str) -> list[str]:
     text = re.sub(r"file://\S*/", "file://", text)
     lines = [
         re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)).strip()
-        for line in text.splitlines()
+        for line in re.sub(r"file://\S*/out/", "file:///…/out/", text).splitlines()
     ]
     return [line for line in lines if line]
 
