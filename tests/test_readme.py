@@ -14,8 +14,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
 def skeleton(text: str) -> list[str]:
-    """Lines with numbers, the folder of an address and the white space around columns folded."""
-    text = re.sub(r"file://\S*/", "file://", text)
+    """Lines with numbers and the white space around columns folded."""
     lines = [
         re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)).strip()
         for line in re.sub(r"file://\S*/out/", "file:///…/out/", text).splitlines()
