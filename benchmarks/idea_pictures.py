@@ -30,14 +30,20 @@ def sharpness(path: Path) -> None:
     s = torch.linspace(LO, HI, 801, dtype=torch.float64)
     anchors = torch.linspace(LO, HI, 9, dtype=torch.float64)
     spacing = float(anchors[1] - anchors[0])
-    for column, (c, words) in enumerate(((8.0, "hard: c = 8"), (1.0, "softer: c = 1"), (0.1, "too soft: c = 0.1"))):
+    for column, (c, words) in enumerate(
+        ((8.0, "hard: c = 8"), (1.0, "softer: c = 1"), (0.1, "too soft: c = 0.1"))
+    ):
         scores = -c * (s[:, None] - anchors) ** 2 / spacing**2
         weights = torch.softmax(scores, -1)
         top, bottom = axes[0][column], axes[1][column]
         top.plot(s, weights, linewidth=1.3)
         canvas.title(top, words)
-        canvas.curve_pair(bottom, s.numpy(), s.sin().numpy(), (weights @ anchors.sin()).numpy(), ("sin", "head"))
-        bottom.plot(anchors, anchors.sin(), "o", color=canvas.VERMILION, markersize=4, zorder=4, label="anchors")
+        canvas.curve_pair(
+            bottom, s.numpy(), s.sin().numpy(), (weights @ anchors.sin()).numpy(), ("sin", "head")
+        )
+        bottom.plot(
+            anchors, anchors.sin(), "o", color=canvas.VERMILION, markersize=4, zorder=4, label="anchors"
+        )
         bottom.set_xlabel("s", fontsize=9)
         for ax in (top, bottom):
             canvas.style(ax)
@@ -118,7 +124,9 @@ def designs(path: Path) -> None:
     for ax, function, lo, hi in ((axes[0], "gelu", -8, 8), (axes[1], "relu", -1, 1)):
         for name in ("nearest", "smooth", *(("graded",) if function == "relu" else ()), "tuned"):
             bounds = [
-                attnc.head(function, domain=(lo, hi), anchors=p, design=name, dtype=torch.float64).certificate.bound
+                attnc.head(
+                    function, domain=(lo, hi), anchors=p, design=name, dtype=torch.float64
+                ).certificate.bound
                 for p in sizes
             ]
             ax.plot(sizes, bounds, "o-", markersize=4, label=name)

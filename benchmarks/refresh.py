@@ -34,9 +34,15 @@ def _line_with_digits(want: str, got: str) -> str:
     parts = [r"\s+".join(map(re.escape, part.split())) for part in want.split("...")]
     pattern = r"\s*(.*?)\s*".join(parts)
     match = re.fullmatch(r"\s*" + pattern + r"\s*", got)
-    if "..." not in want or match is None or not all(DIGITS.fullmatch(g) and "." in g + want for g in match.groups()):
+    if (
+        "..." not in want
+        or match is None
+        or not all(DIGITS.fullmatch(g) and "." in g + want for g in match.groups())
+    ):
         return want
-    whole = any(re.fullmatch(r"\d+", g) and not re.search(r"\d\.\.\.|\.\.\.e|\.\.\.\d", want) for g in match.groups())
+    whole = any(
+        re.fullmatch(r"\d+", g) and not re.search(r"\d\.\.\.|\.\.\.e|\.\.\.\d", want) for g in match.groups()
+    )
     return want if whole else got
 
 

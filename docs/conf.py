@@ -11,7 +11,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE / "extensions")]
 
 project = "attnc"
 author = "The attnc developers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "trimmed_code", "page_titles", "explorer_page"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "plain_docstrings",
+    "trimmed_code",
+    "page_titles",
+    "explorer_page",
+]
 exclude_patterns = ["extensions/**", "explorer/**"]
 nitpicky = False
 
