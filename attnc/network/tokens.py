@@ -142,10 +142,12 @@ class TokenNetwork(PreciseModule):
     def numbers(self) -> TokenNumbers:
         """The stored numbers."""
         ends = [self._table(name).detach() for name in ("tokens", "positions", "unembedding")]
-        dtype = str(ends[0].dtype).removeprefix("torch.")
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.parameters()})
+        if len(dtypes) > 1:  # the sum of the embeddings would have the larger one: another arithmetic than that of the others
+            raise InputError(f"the tensors of the network have the dtypes {dtypes}: they must share one")
         tokens, positions, unembedding = (end.double().numpy() for end in ends)
         layers = tuple(layer.numbers() for layer in self._layers())
-        return TokenNumbers(tokens, positions, layers, unembedding, self.coordinates, dtype)
+        return TokenNumbers(tokens, positions, layers, unembedding, self.coordinates, dtypes[0])
 
     def why_not_certified(self) -> str | None:
         """Why nothing is proved of what the network returns now, or None."""
