@@ -142,7 +142,8 @@ class TokenNetwork(PreciseModule):
     def numbers(self) -> TokenNumbers:
         """The stored numbers."""
         ends = [self._table(name).detach() for name in ("tokens", "positions", "unembedding")]
-        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.parameters()})
+        stored = [*ends, *(layer._matrix(name) for layer in self._layers() for name in MATRICES)]
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in stored})
         if len(dtypes) > 1:  # the sum of the embeddings would have the larger one: another arithmetic than that of the others
             raise InputError(f"the tensors of the network have the dtypes {dtypes}: they must share one")
         tokens, positions, unembedding = (end.double().numpy() for end in ends)

@@ -172,6 +172,9 @@ def test_tensors_of_several_dtypes_end_the_certificate() -> None:
     net.double().tokens = torch.nn.Parameter(net.tokens.float(), requires_grad=False)
     assert net.run("bab") != p.interpret(previous, "bab")
     assert not attnc.verify(net) and "they must share one" in (net.why_not_certified() or "")
+    narrow = net.tokens
+    del net.tokens
+    net.register_buffer("tokens", narrow.detach())  # no parameter
     with pytest.raises(InputError, match="they must share one"):
         net.numbers()
 
