@@ -144,7 +144,7 @@ class TokenNetwork(PreciseModule):
         ends = [self._table(name).detach() for name in ("tokens", "positions", "unembedding")]
         stored = [*ends, *(layer._matrix(name) for layer in self._layers() for name in MATRICES)]
         dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in stored})
-        if len(dtypes) > 1:  # the sum of the embeddings would have the larger one: another arithmetic than that of the others
+        if len(dtypes) > 1:  # embeddings of float32 and float64 would add up to float64
             raise InputError(f"the tensors of the network have the dtypes {dtypes}: they must share one")
         tokens, positions, unembedding = (end.double().numpy() for end in ends)
         layers = tuple(layer.numbers() for layer in self._layers())
