@@ -234,7 +234,14 @@ class TokenNetwork(PreciseModule):
         """Ids (batch, positions) and lengths (batch,), and whether the batch has to be dropped again."""
         if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.ndim not in (1, 2):
             got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-            raise InputError(f"token ids are a tensor of whole numbers, (batch, positions): got {got}")
+            words = (
+                " Use net.run(sequence), or net(net.encode(sequence))."
+                if isinstance(ids, (str, list, tuple))
+                else ""
+            )
+            raise InputError(
+                f"token ids are a tensor of whole numbers, (batch, positions): got {got}.{words}"
+            )
         flat, most = ids.ndim == 1, self.program.length
         ids = (ids[None] if flat else ids).long()
         if not 1 <= ids.shape[1] <= most:
