@@ -97,7 +97,9 @@ class TokenNumbers:
         with np.errstate(over="ignore"):
             same = array.dtype == np.float64 and np.array_equal(array.astype(self.dtype), array)
         if not same:
-            raise InputError(f"tensor {name!r} has numbers that {self.dtype} cannot represent: use smaller ones")
+            raise InputError(
+                f"tensor {name!r} has numbers that {self.dtype} cannot represent: use smaller ones"
+            )
         sizes = np.abs(array[array != 0])
         if sizes.size and sizes.min() < np.finfo(self.dtype).tiny:
             raise InputError(f"tensor {name!r} has subnormal numbers")
