@@ -23,7 +23,8 @@ from typing import Any
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
 FUNCTIONS = (
-    "tanh", "sigmoid", "gelu", "gelu on [-4, 4]", "gelu, gated", "silu", "silu, gated", "mish", "softplus", "elu", "relu", "relu, gated", "sin",
+    "tanh", "sigmoid", "gelu", "gelu on [-4, 4]", "gelu, gated", "silu", "silu, gated", "mish", "softplus",
+    "elu", "relu", "relu, gated", "sin",
 )  # fmt: skip
 EPS = {"float32": 1e-4, "float64": 1e-12}
 LARGER = dict.fromkeys(("elu", "relu", "sin", "gelu, gated", "relu, gated"), 1e-8)  # in float64
