@@ -167,10 +167,9 @@ def _has_map(found: object) -> bool:
 
 def _modules(found: object) -> Iterator[str]:
     """What is wrong with the modules of sentence-transformers: the model is that of this directory, the others are inside."""
-    for module in found if isinstance(found, list) else [found]:
-        kind, path = (
-            (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
-        )
+    modules = found if isinstance(found, list) else [found]
+    for module in (module for module in modules if isinstance(module, dict)):
+        kind, path = str(module.get("type", _SENTENCE_TRANSFORMERS)), str(module.get("path", ""))
         if not kind.startswith(_SENTENCE_TRANSFORMERS):
             yield f"names code of its own ({kind})"
         elif path and (kind.endswith(".Transformer") or Path(path).name != path or path == ".."):
