@@ -257,16 +257,16 @@ class ProgramBuilder:
         what: str,
         kinds: tuple[type, ...] = (str, int, bool),
     ) -> Any:
-        shown = ", ".join(map(repr, values))
         try:
             found = function(*values)
         except Exception as problem:
-            kind = type(problem).__name__
+            kind, shown = type(problem).__name__, ", ".join(map(repr, values))
             raise InputError(f"{what} is not defined for ({shown}): {kind}: {problem}") from problem
         if isinstance(found, Fraction) and found.denominator == 1:
             found = int(found)
         if type(found) not in kinds:
             accepted = "True or False" if kinds == (bool,) else "a string, a whole number, True or False"
+            shown = ", ".join(map(repr, values))
             raise InputError(f"{what} returns {found!r} for ({shown}): return {accepted}")
         return found
 
