@@ -1,4 +1,4 @@
-"""Docstrings are plain text: `code`, **bold**, *italics*, examples after >>>, indented formulas. Here they become reStructuredText."""
+"""Docstrings are plain text: `code`, **bold**, *italics*, examples after >>>, indented formulas; this makes them reStructuredText."""
 
 from __future__ import annotations
 
