@@ -1,4 +1,6 @@
-"""Docstrings are plain text: `code`, **bold**, *italics*, examples after >>>, indented formulas; this makes them reStructuredText."""
+"""Docstrings are plain text: `code`, **bold**, *italics*, examples after >>>, indented formulas.
+
+This turns them into reStructuredText."""
 
 from __future__ import annotations
 
