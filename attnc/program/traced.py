@@ -149,7 +149,8 @@ def _is_valid(operation: Operation, values: int) -> bool:
 def _ball_power(x: arb, exponent: int | float) -> arb:
     if isinstance(exponent, float):
         return (arb(exponent) * x.log()).exp()
-    return integer_power(x, exponent, arb(1))
+    found: arb = integer_power(x, exponent, arb(1))
+    return found
 
 
 def integer_power(x: Any, exponent: int, one: Any) -> Any:
