@@ -45,8 +45,8 @@ class Effort:
         if kinks:
             return cls(*{1: (4, 8, 16), 2: (3, 6, 16), 3: (3, 6, 4)}.get(d, (3, 5, 2)), seconds)
         fine = relative < (1e-7 if d <= 2 else 1e-5)
-        degree = {1: (10, 14), 2: (8, 12), 3: (8, 10)}.get(d, (6, 8))[fine]
-        return cls(degree, degree + (6 if d <= 2 else 4 if fine else 2), {1: 4, 2: 4, 3: 2}.get(d, 2), seconds)
+        degree = {1: (10, 14), 2: (8, 12), 3: (8, 10)}.get(d, (8, 8))[fine]
+        return cls(degree, degree + (6 if d <= 2 else 4 if fine else 2), 4 if d <= 2 else 2, seconds)
 
 
 @dataclass(frozen=True, eq=False)
