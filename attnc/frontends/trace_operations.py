@@ -101,7 +101,9 @@ def _mean(w: Writer, self: Real, dim: Any = None, keepdim: bool = False, **_: ob
     return w.apply("divide", total, float(count))
 
 
-def _variance(w: Writer, self: Real, dim: Any = None, correction: float | None = 1, keepdim: bool = False) -> Symbols:
+def _variance(
+    w: Writer, self: Real, dim: Any = None, correction: float | None = 1, keepdim: bool = False
+) -> Symbols:
     """Σ (x - mean)²/(n - correction)."""
     middle = _mean(w, self, dim, True)
     off = w.apply("subtract", self, middle)
@@ -112,7 +114,9 @@ def _variance(w: Writer, self: Real, dim: Any = None, correction: float | None =
     return w.apply("divide", w.fold(squares, dim, keepdim, w.total), float(count))
 
 
-def _layer_norm(w: Writer, input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+def _layer_norm(
+    w: Writer, input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Any, ...]:
     dims = list(range(-len(normalized_shape), 0))
     off = w.apply("subtract", input, _mean(w, input, dims, True))
     spread = w.apply("add", _mean(w, w.each(lambda a: w.power(a, 2), off), dims, True), eps)
@@ -121,7 +125,9 @@ def _layer_norm(w: Writer, input: Real, normalized_shape: Sequence[int], weight:
     return (found if bias is None else w.apply("add", found, bias)), None, None
 
 
-def _vector_norm(w: Writer, self: Real, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: object) -> Symbols:
+def _vector_norm(
+    w: Writer, self: Real, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: object
+) -> Symbols:
     write = w.tape.write
 
     def one(row: list[int]) -> int:
@@ -170,9 +176,13 @@ def _elu(w: Writer, self: Real, alpha: float = 1, scale: float = 1, input_scale:
     write, constant = w.tape.write, w.tape.constant
 
     def one(a: int) -> int:
-        low = write("exp", write("multiply", write("minimum", a, constant(0.0)), constant(float(input_scale))))
+        low = write(
+            "exp", write("multiply", write("minimum", a, constant(0.0)), constant(float(input_scale)))
+        )
         below = write("multiply", constant(float(alpha)), write("subtract", low, constant(1.0)))
-        return write("multiply", constant(float(scale)), write("add", write("maximum", a, constant(0.0)), below))
+        return write(
+            "multiply", constant(float(scale)), write("add", write("maximum", a, constant(0.0)), below)
+        )
 
     return w.each(one, self)
 
@@ -199,11 +209,15 @@ def _extreme_or_pair(name: str) -> Callable[..., Any]:
     return run
 
 
-def _sort(w: Writer, self: Real, dim: int = -1, descending: bool = False, **_: object) -> tuple[Symbols, None]:
+def _sort(
+    w: Writer, self: Real, dim: int = -1, descending: bool = False, **_: object
+) -> tuple[Symbols, None]:
     return w.along(self, dim, lambda row: w.ordered(row)[:: -1 if descending else 1]), None
 
 
-def _topk(w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, **_: object) -> tuple[Symbols, None]:
+def _topk(
+    w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, **_: object
+) -> tuple[Symbols, None]:
     return w.along(self, dim, lambda row: (w.ordered(row)[::-1] if largest else w.ordered(row))[:k]), None
 
 
@@ -255,7 +269,9 @@ def _c(w: Writer, name: str, number: float, a: int) -> int:
 
 
 def _log_of(base: float) -> Callable[[Writer, int], int]:
-    return lambda w, a: w.tape.write("divide", w.tape.write("log", a), w.tape.write("log", w.tape.constant(base)))
+    return lambda w, a: w.tape.write(
+        "divide", w.tape.write("log", a), w.tape.write("log", w.tape.constant(base))
+    )
 
 
 def _log_softmax(w: Writer, row: list[int]) -> list[int]:

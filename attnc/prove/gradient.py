@@ -60,7 +60,8 @@ def _sum(p: Model | None, q: Model | None) -> Model | None:
 
 def _times(a: Dual, b: Dual) -> Dual:
     parts = (
-        _sum(None if p is None else p * b.v, None if q is None else a.v * q) for p, q in zip(a.g, b.g, strict=True)
+        _sum(None if p is None else p * b.v, None if q is None else a.v * q)
+        for p, q in zip(a.g, b.g, strict=True)
     )
     return Dual(a.v * b.v, tuple(parts), (a.slope * b.v.size + b.slope * a.v.size) * GROW + TINY)
 
@@ -178,7 +179,11 @@ def _slopes(f: Traced, centre: Array, half: Array) -> tuple[Array, Array]:
     table = monomials(d, _DEGREE)
     one = table.constant(1.0, cells)
     inputs = [
-        Dual(table.variable(j, centre[:, j], half[:, j]), tuple(one if i == j else None for i in range(d)), np.ones(cells))
+        Dual(
+            table.variable(j, centre[:, j], half[:, j]),
+            tuple(one if i == j else None for i in range(d)),
+            np.ones(cells),
+        )
         for j in range(d)
     ]
     with np.errstate(all="ignore"):

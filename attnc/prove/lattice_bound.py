@@ -107,7 +107,9 @@ def split(centre: Array, half: Array) -> tuple[Array, Array]:
 class _Search:
     """The state of a proof: cells to be done, the largest bound so far, the time."""
 
-    def __init__(self, f: Traced, network: LatticeNetwork, lo: Array, hi: Array, target: float, effort: Effort) -> None:
+    def __init__(
+        self, f: Traced, network: LatticeNetwork, lo: Array, hi: Array, target: float, effort: Effort
+    ) -> None:
         self.f, self.network, self.target, self.effort = f, network, target, effort
         self.x = monomials(len(lo), effort.degree)
         self.sides = hi - lo
@@ -193,7 +195,9 @@ def lattice_bound(
 
     def result(finished: bool, bound: float) -> LatticeBound:
         found = search.refuted if search.refuted > target else None
-        return LatticeBound(bound, finished, search.cells, search.halvings, search.low, search.high, found, search.where)
+        return LatticeBound(
+            bound, finished, search.cells, search.halvings, search.low, search.high, found, search.where
+        )
 
     while pending:
         centre, half, sizes = pending.pop()
@@ -210,5 +214,7 @@ def lattice_bound(
             copies = len(made[0]) // len(again_centre)
             pending.append((*made, np.tile(again_sizes, copies)))
         waiting = sum(len(part[0]) for part in pending)
-        progress(f"proving: {search.cells:,} cells done, {waiting:,} waiting, bound so far {search.worst:.3g}")
+        progress(
+            f"proving: {search.cells:,} cells done, {waiting:,} waiting, bound so far {search.worst:.3g}"
+        )
     return result(True, search.worst)

@@ -63,7 +63,9 @@ class Monomials:
         """For each monomial, where its products with those of degree up to n minus its own are."""
         exponents, place = self.exponents, self.place
         return [
-            np.array([place[tuple(row)] for row in (exponents[i] + exponents[: self.count[self.n - q]]).tolist()])
+            np.array(
+                [place[tuple(row)] for row in (exponents[i] + exponents[: self.count[self.n - q]]).tolist()]
+            )
             for i, q in enumerate(self.degree)
         ]
 

@@ -142,7 +142,9 @@ def log(s: Model) -> Model:
         power = power / a
         g[i] = (1 if i % 2 else -1) * power / i
     top = (1 + 2.0**-30) / ((n + 1) * least ** (n + 1))
-    return _unless(bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top))
+    return _unless(
+        bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top)
+    )
 
 
 def real_power(s: Model, q: float) -> Model:
