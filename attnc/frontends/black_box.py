@@ -212,7 +212,7 @@ def _proved_lattice(request: FunctionRequest) -> Network | str:
     traced, source = request.traced, request.source
     if isinstance(traced, TraceError):
         if traced.dependent and request.method == "auto":
-            advice = "Give a function of its input alone, made of torch operations; or method='lattice' to treat f as a black box."
+            advice = "Give a function of its input alone; or method='lattice', which treats f as a black box."
             raise InputError(f"{traced}. {advice}")
         return str(traced)
     constants = (request.eps, request.dtype, request.name, MOST_LATTICE, request.seed, request.seconds)

@@ -81,7 +81,8 @@ class LatticePlan:
                     return net
             if time.monotonic() > deadline:
                 reached = f"{proof.bound:.3g}" if np.isfinite(proof.bound) else "no bound"
-                reason = f"not proved within {self.seconds:g} s, in which {reached} was reached for a lattice of {fit.lattice.anchors} anchors"
+                size = f"{fit.lattice.anchors} anchors"
+                reason = f"not within {self.seconds:g} s, in which {reached} was proved for {size}"
                 break
             largest = proof.refuted or sampled
             goal *= max(0.5, min(0.95, 0.93 * room / largest))
@@ -100,6 +101,6 @@ class LatticePlan:
         except SingularError as problem:
             cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
             raise InputError(
-                f"f is not bounded, or not differentiable enough to be bounded, near {cell}: it divides by something that may be 0, "
-                "or takes a logarithm or a root of something that may not be positive. Give a box without this point, or another f."
+                f"f has a singularity near {cell}: it divides by something that may be 0, or takes a logarithm or a root "
+                "of something that may not be positive. Give a box without this point, or another f."
             ) from problem

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,9 +40,15 @@ class Writer:
         at = [self.tape.constant(c) for c in wide.flatten().tolist()]
         return torch.tensor(at, dtype=torch.int64).reshape(wide.shape)
 
+    def broadcast(self, *given: Real) -> list[Tensor]:
+        """Numbers of values in one shape."""
+        tensors = [self.symbols(x) for x in given]
+        shape = np.broadcast_shapes(*(t.shape for t in tensors))
+        return [t.expand(shape) for t in tensors]
+
     def each(self, write: Callable[..., int], *given: Real) -> Symbols:
         """An operation on every number of tensors that are broadcast against each other."""
-        tensors = torch.broadcast_tensors(*map(self.symbols, given))
+        tensors = self.broadcast(*given)
         rows = zip(*(t.flatten().tolist() for t in tensors), strict=True)
         return Symbols(
             torch.tensor([write(*row) for row in rows], dtype=torch.int64).reshape(tensors[0].shape)

@@ -90,7 +90,7 @@ def _table() -> dict[Any, Any]:
     """Decompositions into ATen's core operations, except of those that are traced whole."""
     from torch._decomp import core_aten_decompositions
 
-    every = core_aten_decompositions()
+    every: dict[Any, Any] = dict(core_aten_decompositions())
     return {op: rule for op, rule in every.items() if str(op).split(".")[1] not in _WHOLE}
 
 
@@ -104,7 +104,7 @@ def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             whole = torch.func.functionalize(lambda x: f(x), remove="mutations")
-            found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)  # type: ignore[no-untyped-call]
+            found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)
     except Exception as problem:
         text = str(problem).strip().partition("\n")[0]
         if "_local_scalar_dense" in text:
@@ -154,7 +154,7 @@ class _Reader:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 raise RefusedError("draws random numbers")
             if node.target is operator.getitem:
-                whole, at = known[node.args[0]], node.args[1]  # type: ignore[index]
+                whole, at = known[node.all_input_nodes[0]], int(str(node.args[1]))
                 return _Missing if isinstance(whole, tuple) and whole[at] is None else whole[at]
             if name == "_linalg_check_errors":
                 return None
@@ -205,7 +205,7 @@ class _Reader:
 
         args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
         if aten.name(node) == "_to_copy":
-            return Symbols(args[0])  # type: ignore[index, arg-type]
+            return Symbols(args[0])  # type: ignore[arg-type]
         found = node.target(*args, **kwargs)  # type: ignore[operator]
         return tuple(Symbols(part) for part in found) if isinstance(found, (list, tuple)) else Symbols(found)
 

@@ -104,7 +104,7 @@ def _maximum(a: Dual, b: Dual) -> Dual:
     both = ~(first | second)
     share = np.where(first, 1.0, np.where(second, 0.0, 0.5))
     weight = Model(a.v.x, share[None].copy(), np.where(both, 0.5, 0.0))
-    parts = []
+    parts: list[Model | None] = []
     for p, q in zip(a.g, b.g, strict=True):
         if p is None and q is None:
             parts.append(None)
@@ -123,7 +123,8 @@ def _negate(a: Dual) -> Dual:
 
 OPERATIONS: dict[str, Callable[..., Dual]] = {
     "add": _linear(1.0), "subtract": _linear(-1.0), "multiply": _times, "divide": lambda a, b: _times(a, _reciprocal(b)),
-    "negate": _negate, "absolute": _absolute, "maximum": _maximum, "minimum": lambda a, b: _negate(_maximum(_negate(a), _negate(b))),
+    "negate": _negate, "absolute": _absolute, "maximum": _maximum,
+    "minimum": lambda a, b: _negate(_maximum(_negate(a), _negate(b))),
     "exp": _exp, "log": lambda a: a.chained(tf.log(a.v), tf.reciprocal(a.v)),
     "sin": lambda a: a.chained(tf.sin(a.v), tf.cos(a.v)), "cos": lambda a: a.chained(tf.cos(a.v), -tf.sin(a.v)),
     "sqrt": _sqrt, "erf": _erf, "power": _power,

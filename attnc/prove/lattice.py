@@ -1,7 +1,7 @@
 """Taylor models of a lattice network: one softmax over the points of a product of axes.
 
-The stored scores are key_k·(x - o) + offset_k, and key_k has one of g_j numbers s on axis j. With offset_k = Σ_j offset_{k_j} + δ_k (any
-choice of the summands is exact, δ_k being what is left) and a cell x = c + h∘t,
+The stored scores are key_k·(x - o) + offset_k, and key_k has one of g_j numbers s on axis j. With offset_k = Σ_j offset_{k_j} +
+δ_k (any choice of the summands is exact, δ_k being what is left) and a cell x = c + h∘t,
 
     w = softmax(s (c_j - o_j) + offset)        μ = Σ w s        a = (s - μ) h_j        on each axis
     network = N/D,    N = Σ_k e^{δ_k} v_k Π_j w_{k_j} e^{a_{k_j} t_j},    D = Σ_k e^{δ_k} Π_j w_{k_j} e^{a_{k_j} t_j}
@@ -25,7 +25,7 @@ from flint import arb
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.prove.lookup import axes_of
-from attnc.prove.taylor import GROW, TINY, U, Index, Model, Monomials
+from attnc.prove.taylor import GROW, TINY, Index, Model, Monomials, U
 from attnc.prove.taylor_functions import scalars
 from attnc.records.layers import Layer
 
@@ -74,7 +74,8 @@ class LatticeNetwork:
         base = tuple(n // 2 for n in counts)
         parts = []
         for j in range(len(counts)):
-            line = grid[(*base[:j], slice(None), *base[j + 1 :])]
+            others = base[:j] + base[j + 1 :]
+            line = np.moveaxis(grid, j, -1)[others]
             parts.append(line - (grid[base] if j else 0.0))
         delta, grown = _deltas(grid, parts)
         most = float(np.abs(delta).max()) * GROW + TINY
@@ -202,14 +203,15 @@ class LatticeNetwork:
         """For each further axis: how many of the monomials so far remain within degree m when multiplied with t^i, where the
         products go, and how many there are."""
         if m not in self._plans:
-            steps, names = [], [(i,) for i in range(m + 1)]
+            names: list[tuple[int, ...]] = [(i,) for i in range(m + 1)]
+            steps: list[tuple[list[int], list[Index], int]] = []
             for _ in self.counts[1:]:
                 limits = [sum(sum(e) <= m - i for e in names) for i in range(m + 1)]
                 made = sorted(
                     ((*e, i) for i in range(m + 1) for e in names[: limits[i]]), key=lambda e: (sum(e), e)
                 )
                 place = {e: k for k, e in enumerate(made)}
-                places = [np.array([place[(*e, i)] for e in names[: limits[i]]]) for i in range(m + 1)]
+                places = [np.array([place[tuple([*e, i])] for e in names[: limits[i]]]) for i in range(m + 1)]
                 steps.append((limits, places, len(made)))
                 names = made
             self._plans[m] = steps, {e: k for k, e in enumerate(names)}
