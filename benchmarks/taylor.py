@@ -13,7 +13,6 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
@@ -26,7 +25,9 @@ Row = dict[str, Any]
 def main() -> None:
     one_thread()
     sys.path[:0] = [str(ROOT)]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--render", action="store_true")
     parser.add_argument("--only", choices=PARTS)
@@ -98,7 +99,9 @@ def _inputs(draw: Any, count: int, shape: tuple[int, ...]) -> Any:
     third = count // 3
     x[:third] = np.where(draw.random((third, *shape)) < 0.4, np.sign(x[:third]), x[:third])
     corners = np.sign(x[third : 2 * third])
-    x[third : 2 * third] = corners * (1 - np.where(draw.random((third, *shape)) < 0.5, 0.0, 10 ** draw.uniform(-9, -1, (third, *shape))))
+    x[third : 2 * third] = corners * (
+        1 - np.where(draw.random((third, *shape)) < 0.5, 0.0, 10 ** draw.uniform(-9, -1, (third, *shape)))
+    )
     return x
 
 
@@ -143,13 +146,25 @@ def attack(quick: bool) -> Row:
     torch.set_num_threads(1)
     wanted = 4 if quick else FUNCTIONS
     inputs = 2000 if quick else -(-INPUTS // FUNCTIONS)
-    found: Row = {"functions": 0, "inputs": 0, "above": 0, "refused": 0, "unproved": 0, "kinked": 0, "float32": 0, "largest": 0.0}
+    found: Row = {
+        "functions": 0,
+        "inputs": 0,
+        "above": 0,
+        "refused": 0,
+        "unproved": 0,
+        "kinked": 0,
+        "float32": 0,
+        "largest": 0.0,
+    }
     seed = 0
     while found["functions"] < wanted:
         draw, seed = np.random.default_rng(seed), seed + 1
         f, d, title = random_function(draw)
         progress(f"attack {found['functions']}: {title}")
-        eps, dtype = float(10 ** draw.uniform(-4, -1.3)), (torch.float64, torch.float32)[int(draw.random() < 0.3)]
+        eps, dtype = (
+            float(10 ** draw.uniform(-4, -1.3)),
+            (torch.float64, torch.float32)[int(draw.random() < 0.3)],
+        )
         eps = max(eps, 5e-3) if dtype == torch.float32 else eps
         box = attnc.Box(-1, 1, shape=(1, d))
         try:
@@ -195,7 +210,9 @@ def _against_balls(net: Any, x: Any) -> tuple[int, float]:
 
 
 def _figures(rows: list[Row]) -> str:
-    lines = ["| f on [-1, 1]^d | eps | anchors | proved bound | of it rounding | largest error found | bound/found | cells | compile, s | check | check, s |"]
+    lines = [
+        "| f on [-1, 1]^d | eps | anchors | proved bound | rounding | error found | bound/found | cells | compile, s | check | s |"
+    ]
     lines.append("|---|---|---|---|---|---|---|---|---|---|---|")
     for r in rows:
         lines.append(
@@ -206,18 +223,23 @@ def _figures(rows: list[Row]) -> str:
 
 
 def _lipschitz(rows: list[Row]) -> str:
-    lines = ["| f on [-1, 1]^d | proved constant | largest slope found | quotient | cells | s |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| f on [-1, 1]^d | proved constant | largest slope found | quotient | cells | s |",
+        "|---|---|---|---|---|---|",
+    ]
     for r in rows:
         quotient = r["constant"] / r["found"]
-        lines.append(f"| {r['case']} | {r['constant']:.6g} | {r['found']:.6g} | {quotient:.4f} | {r['cells']:,} | {r['seconds']:.2f} |")
+        lines.append(
+            f"| {r['case']} | {r['constant']:.6g} | {r['found']:.6g} | {quotient:.4f} | {r['cells']:,} | {r['seconds']:.2f} |"
+        )
     return "\n".join(lines)
 
 
 def _attack(r: Row) -> str:
     return (
-        f"{r['functions']} random functions ({r['kinked']} with kinks, {r['float32']} in float32), {r['inputs']:,} inputs, a third "
-        f"of them on faces and edges, a third at corners or near them: {r['above']} outputs above the bound. The largest error is "
-        f"{r['largest']:.3f} of the bound."
+        f"{r['functions']} random functions ({r['kinked']} with kinks, {r['float32']} in float32), {r['inputs']:,} inputs, a "
+        f"third of them on faces and edges, a third at corners or near them: {r['above']} outputs above the bound. The largest "
+        f"error is {r['largest']:.3f} of the bound."
     )
 
 

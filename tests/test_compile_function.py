@@ -418,7 +418,7 @@ def test_forms_need_one_hidden_layer() -> None:
 
 def test_out_of_reach_says_what_can_be_reached() -> None:
     with pytest.raises(attnc.errors.ConvergenceError) as caught:
-        attnc.compile(lambda x: x.abs().sqrt(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-5)
+        attnc.compile(lambda x: x.abs(), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-6)
     assert caught.value.reachable is not None and caught.value.reachable > 1e-5
 
 
@@ -468,7 +468,7 @@ def test_a_proof_that_takes_too_long_is_not_claimed() -> None:
     ids=["sqrt", "reciprocal", "log", "norm"],
 )
 def test_a_singularity_in_the_box_is_refused_with_its_cell(f: Any) -> None:
-    with pytest.raises(attnc.errors.InputError, match="singularity|f is inf"):
+    with pytest.raises(attnc.errors.InputError, match=r"singularity|f is inf"):
         attnc.compile(f, domain=attnc.Box(0, 1, shape=(2, 1)), eps=1e-2, dtype=WIDE)
 
 

@@ -98,7 +98,6 @@ class Proofs:
             self.windows[key] = window_error(window, functions.get(function), certificate.interval)
         return self.windows[key]
 
-
     def block(self, block: Block, key: object, engine: str) -> Verdict:
         """The bounds of a block whose heads were proved, as one engine executes them. The files of a directory and the model
         that is built of them have the same numbers: `key` stands for them."""

@@ -38,7 +38,9 @@ class Rounding:
         """What rounding explains in each output, for these inputs."""
         with torch.no_grad():
             plain = fx.Interpreter(self.graph).run(*inputs)
-            moved = [_Moved(self.graph, 2 * self.unit, seed, self.whole).run(*inputs) for seed in range(_RUNS)]
+            moved = [
+                _Moved(self.graph, 2 * self.unit, seed, self.whole).run(*inputs) for seed in range(_RUNS)
+            ]
         return [
             _MARGIN * (max(_largest(run[i] - y) for run in moved) + self.unit * _largest(y))
             for i, y in enumerate(plain)

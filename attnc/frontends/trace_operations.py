@@ -229,7 +229,9 @@ def _running(w: Writer, self: Real, dim: int, **_: object) -> Symbols:
 
 def _running_extreme(name: str) -> Callable[..., tuple[Symbols, None]]:
     def run(w: Writer, self: Real, dim: int) -> tuple[Symbols, None]:
-        return w.along(self, dim, lambda row: list(accumulate(row, lambda a, b: w.tape.write(name, a, b)))), None
+        return w.along(
+            self, dim, lambda row: list(accumulate(row, lambda a, b: w.tape.write(name, a, b)))
+        ), None
 
     return run
 

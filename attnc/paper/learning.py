@@ -1,4 +1,4 @@
-"""in_context_gradient_descent: fixed attention weights whose forward pass runs gradient descent on the examples in the context."""
+"""in_context_gradient_descent: attention with fixed weights that runs gradient descent on the examples in its context."""
 
 from __future__ import annotations
 

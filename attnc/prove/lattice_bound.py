@@ -23,8 +23,8 @@ from attnc.prove.taylor_functions import models
 
 _SHARE = 0.3  # of the target: polynomials with a larger radius are not halved
 _DEPTH = 6  # halvings of a polynomial
-_SMALLEST = 2.0**-22  # of a side of the box: smaller cells are not split
-_SINGULAR = 2.0**-7  # of a side: a cell so small on which f is not bounded is reported
+_SMALLEST = 2.0**-26  # of a side of the box: smaller cells are not split
+_SINGULAR = 2.0**-20  # of a side: a cell so small on which f is not bounded is reported
 _MEMORY = 12_000_000  # numbers of the largest array
 _MOST_CELLS = 1024  # at once
 
