@@ -211,7 +211,7 @@ def _against_balls(net: Any, x: Any) -> tuple[int, float]:
 
 def _figures(rows: list[Row]) -> str:
     lines = [
-        "| f on [-1, 1]^d | eps | anchors | proved bound | rounding | error found | bound/found | cells | compile, s | check | s |"
+        "| f on [-1, 1]^d | eps | anchors | proved bound | rounding | error found | quotient | cells | compile, s | check | s |"
     ]
     lines.append("|---|---|---|---|---|---|---|---|---|---|---|")
     for r in rows:
