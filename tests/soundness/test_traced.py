@@ -13,12 +13,12 @@ from attnc.frontends.proved_lattice import LatticePlan
 from attnc.functions.balls import working
 from attnc.network.network import Network
 from tests.prove.traced_functions import BITS, corner_or_inside, exact_values, random_function
-from tests.sampled import sampled
+from tests.sampled import every
 
 INPUTS = 150
 
 
-@pytest.mark.parametrize("seed", sampled(range(40), 6))
+@pytest.mark.parametrize("seed", every(7, range(40)))
 def test_no_output_is_farther_than_the_bound(seed: int) -> None:
     draw = np.random.default_rng(seed)
     d = int(draw.integers(1, 3))
