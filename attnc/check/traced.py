@@ -1,0 +1,266 @@
+"""|network - f| over a whole box in exact arithmetic, for a lattice network and a traced function f: proved from the stored numbers.
+
+The box is cut into cells. On a cell, f = A + δ with A analytic and |δ| <= rest (`cell_values`), network = N/D (`lattice`), so
+
+    |network - f| <= |N - A D|/D + rest,      D >= a number near 1, by Jensen's inequality
+
+N - A D is interpolated at (n+1)^d Chebyshev nodes. The interpolant is at most the sum of its Chebyshev coefficients in absolute
+value. The interpolation errs by at most
+
+    Σ_k |v_k| (Π_j (e_k + r_k) - Π_j e_k)       for N, r_k the error of each exponential
+    c(R, n) M_A(R) M_D(R)                       for A D, with M a bound on the complex polydisc of R: Cauchy's estimate
+
+The degree n is the smallest one for which these errors are small. Cells where the bound is above what is claimed are halved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from flint import arb
+
+from attnc.check.cell_values import RADII, Cells, CellValue, exp_above, remainder_factors, up
+from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, lebesgue
+from attnc.check.real_functions import LEAST, U
+from attnc.check.values import CheckError
+from attnc.domain import Array
+from attnc.functions.balls import lower, working
+from attnc.program import Traced
+from attnc.records.layers import Layer
+
+DEGREES = {1: (4, 8, 12, 16, 20, 24, 30), 2: (4, 6, 8, 10, 12, 14, 16, 20), 3: (4, 6, 8, 10, 12, 14)}
+FEW_DEGREES = (3, 4, 6, 8, 10)  # of four variables and more
+SHARE = 0.04  # of the claim: what interpolation may add before a cell is halved
+KINKED = 0.6  # of the claim: the rest of a cell with a kink that is tried
+MOST_CELLS, MOST_NODES = 1 << 20, 1 << 31
+FIRST = 3  # intervals of each axis at the start
+_CHUNK, _BATCH = 1 << 19, 2048  # numbers of an array, and cells, at once
+PRECISION = 192
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a proof took: cells that were proved, and values of f."""
+
+    cells: int
+    nodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Sizes:
+    """What holds of the network and f on cells (M) before nodes are chosen."""
+
+    tables: list[AxisTable]
+    index: Array  # (M, d): the interval of each axis
+    least: Array  # (M,): at most D
+    largest: Array  # (radii, M): at least |D| on the polydisc
+    outputs: list[CellValue]
+    defined: Array
+
+    @property
+    def rest(self) -> Array:
+        return np.max([np.broadcast_to(o.rest, self.defined.shape) for o in self.outputs], axis=0)
+
+
+class Proof:
+    """The proof of one claim: |network - f| <= claimed on [low, high]."""
+
+    def __init__(self, f: Traced, layer: Layer, low: Array, high: Array, claimed: float) -> None:
+        self.f, self.net, self.claimed = f, Lattice(layer), claimed
+        self.low, self.high, self.axes = low.ravel(), high.ravel(), low.size
+        self.values = layer.tensors["values"].astype(np.float64)
+        self.layer = layer
+        if len(self.net.counts) != self.axes or f.width != self.axes or len(f.returned) != len(self.values.T):
+            raise CheckError("its lattice, its function and its box have different numbers of variables")
+        self.degrees = DEGREES.get(self.axes, FEW_DEGREES)
+        self.cells = self.nodes = 0
+
+    def run(self, most_cells: int = MOST_CELLS, most_nodes: int = MOST_NODES) -> Work:
+        """Raises `CheckError` unless the claim is proved."""
+        stack = [self._start()]
+        while stack:
+            low, high = stack.pop()
+            if len(low) > _BATCH:
+                stack.append((low[_BATCH:], high[_BATCH:]))
+                low, high = low[:_BATCH], high[:_BATCH]
+            self.cells += len(low)
+            if self.cells > most_cells or self.nodes > most_nodes:
+                raise CheckError(f"{self.claimed:.6g} is not proved with {self.cells} cells of the box")
+            with np.errstate(all="ignore"):
+                axis = self._axis_to_halve(low, high)
+            left = axis >= 0
+            if left.any():
+                stack.append(_halved(low[left], high[left], axis[left]))
+        return Work(self.cells, self.nodes)
+
+    def _start(self) -> tuple[Array, Array]:
+        edges = [np.linspace(a, b, FIRST + 1) if a < b else np.array([a, b]) for a, b in zip(self.low, self.high, strict=True)]
+        for edge, a, b in zip(edges, self.low, self.high, strict=True):
+            edge[0], edge[-1] = a, b
+        low = np.meshgrid(*(e[:-1] for e in edges), indexing="ij")
+        high = np.meshgrid(*(e[1:] for e in edges), indexing="ij")
+        return np.stack(low, -1).reshape(-1, self.axes), np.stack(high, -1).reshape(-1, self.axes)
+
+    def _sizes(self, low: Array, high: Array) -> _Sizes:
+        tables, index = [], np.empty(low.shape, int)
+        for j in range(self.axes):
+            pairs, index[:, j] = np.unique(low[:, j] + 1j * high[:, j], return_inverse=True)
+            tables.append(self.net.axis(j, pairs.real.copy(), pairs.imag.copy()))
+        shift = float(exp_above(np.array([self.net.delta]))[0])
+        least, largest = np.full(len(low), 1 / shift), np.full((len(RADII), len(low)), shift)
+        for j, table in enumerate(tables):
+            least, largest = least * table.least[index[:, j]], largest * table.reach[:, index[:, j]]
+        cells = Cells(low, high)
+        outputs = cells.outputs(self.f)
+        return _Sizes(tables, index, least * (1 - 2.0**-40), up(largest), outputs, cells.defined)
+
+    def _axis_to_halve(self, low: Array, high: Array) -> Array:
+        """The axis along which each cell is to be halved; -1 where the claim is proved."""
+        found = np.full(len(low), -2)
+        sizes = self._sizes(low, high)
+        degree, excess = self._degrees(sizes)
+        for n in self.degrees:
+            (chosen,) = np.nonzero(degree == n)
+            rows = max(1, _CHUNK // (n + 1) ** self.axes)
+            for start in range(0, len(chosen), rows):
+                part = chosen[start : start + rows]
+                found[part] = self._at_nodes(low[part], high[part], n)
+        (left,) = np.nonzero(found == -2)
+        if len(left):
+            found[left] = self._best_axis(low[left], high[left])
+        return found
+
+    def _degrees(self, sizes: _Sizes) -> tuple[Array, Array]:
+        """The degree for each cell, 0 if none suffices; and what decides it: interpolation errors and the rest, of the claim."""
+        cells = len(sizes.defined)
+        degree, excess = np.zeros(cells, int), np.full(cells, np.inf)
+        rest = sizes.rest
+        allowed = SHARE * self.claimed * sizes.least
+        possible = sizes.defined & (sizes.least > 0.25) & (rest <= KINKED * self.claimed)
+        for n in self.degrees:
+            found = self._remainder(sizes, n)
+            excess = np.fmin(excess, found / self.claimed + rest / self.claimed)
+            degree = np.where((degree == 0) & possible & (found <= allowed), n, degree)
+            if (degree > 0).all():
+                break
+        return degree, np.where(sizes.defined, excess, np.inf)
+
+    def _remainder(self, sizes: _Sizes, degree: int) -> Array:
+        """At least what interpolation adds to |N - A D|, the largest over the outputs (M,)."""
+        return np.asarray(self._remainders(sizes, degree).max(0))
+
+    def _remainders(self, sizes: _Sizes, degree: int) -> Array:
+        """By output (outputs, M)."""
+        factors, tops = remainder_factors(degree, self.axes)[:, None], [table.top[:, None] for table in sizes.tables]
+        errors = [table.remainder(degree)[:, None] for table in sizes.tables]
+        own = np.zeros((len(sizes.index), len(self.net.sizes) - 1))
+        for j in range(self.axes):
+            parts = [tops[i] + errors[i] for i in range(j)] + [errors[j]] + tops[j + 1 :]
+            own = own + contract(self.net.sizes[:-1], parts, sizes.index).reshape(own.shape)
+        found = own.T * (1 + 2.0**-30)
+        for i, output in enumerate(sizes.outputs):
+            ceiling = (np.abs(output.centre) + output.radius) * sizes.largest * factors
+            least = np.where(np.isnan(ceiling), np.inf, ceiling).min(0)
+            found[i] = up(found[i] + least * (1 + 2.0**-30))
+        return np.where(np.isnan(found), np.inf, found)
+
+    def _at_nodes(self, low: Array, high: Array, degree: int) -> Array:
+        """As `_axis_to_halve`, with nodes."""
+        count, d, n = len(low), self.axes, degree + 1
+        self.nodes += count * n**d
+        sizes = self._sizes(low, high)
+        cells = Cells(low, high, chebyshev(degree)[0])
+        outputs = cells.outputs(self.f)
+        sums = contract(self.net.numbers, [table.at_nodes(degree) for table in sizes.tables], sizes.index)
+        scale = contract(self.net.sizes, [table.top[:, None] for table in sizes.tables], sizes.index)
+        scale = up(scale.reshape(count, -1) * (1 + 2.0**-30))
+        rounding = up(self.net.rounding * scale)
+        remainder, denominator = self._remainders(sizes, degree), sums[:, -1]
+        worst, axis = np.zeros(count), np.zeros((d, count))
+        for i, a in enumerate(outputs):
+            assert a.nodes is not None
+            value = sums[:, i] - a.nodes * denominator
+            lost = rounding[:, i] + a.size * rounding[:, -1] + a.error * scale[:, -1]
+            lost = up(lost + 4 * U * (scale[:, i] + a.size * scale[:, -1]) + a.error * rounding[:, -1])
+            most = np.abs(value).reshape(count, -1).max(1)
+            self._refute(value, denominator, lost, a, low, high, degree)
+            spectrum = np.abs(_coefficients(value, degree))
+            total = spectrum.reshape(count, -1).sum(1)
+            total = up(total * (1 + 2.0**-30) + n**d * 2**d * d * (n + 8) * 2 * U * most)
+            bound = up((total + lebesgue(degree) ** d * lost + remainder[i]) / sizes.least * (1 + 2.0**-40))
+            bound = up(bound + a.rest)
+            worst = np.fmax(worst, np.where(np.isnan(bound), np.inf, bound))
+            for j in range(d):
+                weight = np.arange(n) ** 2.0
+                along = spectrum.sum(tuple(k + 1 for k in range(d) if k != j)) @ weight
+                axis[j] = np.fmax(axis[j], along)
+        proved = sizes.defined & cells.defined & (worst <= self.claimed)
+        choice = np.argmax(axis, 0)
+        kinked = sizes.rest > 0.1 * self.claimed
+        return np.where(proved, -1, np.where(kinked, -2, choice))
+
+    def _best_axis(self, low: Array, high: Array) -> Array:
+        """The axis along which halving helps most, judged by a cell of half the width in the middle."""
+        gain = np.empty((self.axes, len(low)))
+        for j in range(self.axes):
+            quarter = (high[:, j] - low[:, j]) / 4
+            inner, outer = low.copy(), high.copy()
+            inner[:, j], outer[:, j] = low[:, j] + quarter, high[:, j] - quarter
+            gain[j] = self._degrees(self._sizes(inner, outer))[1]
+        width = (high - low).T / np.maximum(self.high - self.low, LEAST)[:, None]
+        hopeless = ~np.isfinite(gain).any(0)
+        return np.where(hopeless, np.argmax(width, 0), np.argmin(np.where(width > 0, gain, np.inf), 0))
+
+    def _refute(
+        self, value: Array, denominator: Array, lost: Array, a: CellValue, low: Array, high: Array, degree: int
+    ) -> None:
+        """Raise `CheckError` with an input whose error is above the claim, if a node seems to be one."""
+        count = len(value)
+        size = np.abs(value / denominator).reshape(count, -1)
+        excess = size.max(1) - (lost * 2 + a.rest) - self.claimed
+        if not np.nanmax(excess) > 0:
+            return
+        cell = int(np.nanargmax(excess))
+        place = np.unravel_index(int(size[cell].argmax()), value.shape[1:])
+        node = chebyshev(degree)[0][list(place)]
+        x = np.clip(low[cell] / 2 + high[cell] / 2 + (high[cell] / 2 - low[cell] / 2) * node, low[cell], high[cell])
+        with working(PRECISION):
+            error = max(map(lower, exact_errors(self.f, self.layer, x)))
+        if error > self.claimed:
+            raise CheckError(f"the network is {error:.6g} from f, in exact arithmetic, not {self.claimed:.6g}", tuple(x.tolist()), error)
+
+
+def _coefficients(value: Array, degree: int) -> Array:
+    """Chebyshev coefficients of the interpolants of values at nodes (M, n+1, …, n+1)."""
+    matrix = chebyshev(degree)[2]
+    for _ in range(value.ndim - 1):
+        value = np.tensordot(value, matrix, axes=([1], [1]))
+    return value
+
+
+def _halved(low: Array, high: Array, axis: Array) -> tuple[Array, Array]:
+    rows = np.arange(len(low))
+    middle = low[rows, axis] / 2 + high[rows, axis] / 2
+    if not ((low[rows, axis] < middle) & (middle < high[rows, axis])).all():
+        raise CheckError("a cell of the box is too small to be halved")
+    left, right = high.copy(), low.copy()
+    left[rows, axis], right[rows, axis] = middle, middle
+    return np.concatenate([low, right]), np.concatenate([left, high])
+
+
+def exact_errors(f: Traced, layer: Layer, x: Array) -> list[arb]:
+    """|network - f| at one input in exact arithmetic, output by output. Within `working`."""
+    point = [arb(float(s)) - arb(float(o)) for s, o in zip(x, layer.tensors["centre"], strict=True)]
+    scores = []
+    for key, offset in zip(layer.tensors["key"].tolist(), layer.tensors["offset"].tolist(), strict=True):
+        scores.append(sum((arb(k) * s for k, s in zip(key, point, strict=True)), arb(offset)))
+    top = max(float(z.mid()) for z in scores)
+    weights = [(z - arb(top)).exp() for z in scores]
+    whole = sum(weights, arb(0))
+    meant = f.exact(np.array([[arb(float(s)) for s in x]], dtype=object))[0]
+    found = []
+    for column, y in zip(layer.tensors["values"].T.tolist(), meant, strict=True):
+        made = sum((w * arb(v) for w, v in zip(weights, column, strict=True)), arb(0)) / whole
+        found.append(abs(made - y))
+    return found
