@@ -241,7 +241,9 @@ class Cells:
         """|erf'(c + z)| = 2/√π e^{-Re (c+z)²}, and -Re (c+z)² <= r² - c²/2 if |c| <= 2r, else -(|c| - r)²."""
         own = np.abs(a.centre)
         exponent = np.where(
-            own <= 2 * a.radius, above(above(a.radius**2) - below(own**2) / 2), -below(below(own - a.radius) ** 2)
+            own <= 2 * a.radius,
+            above(above(a.radius**2) - below(own**2) / 2),
+            -below(below(own - a.radius) ** 2),
         )
         radius = up(1.13 * a.radius * exp_above(exponent))
         ends = below(real.erf(a.low) - real.ERF), above(real.erf(a.high) + real.ERF)
@@ -308,7 +310,9 @@ class Cells:
         centre, radius = slope * a.centre + shift, np.where(slope == 0, 0.0, np.abs(slope) * a.radius)
         size = np.abs(slope) * np.maximum(a.size, np.abs(a.centre)) + np.abs(shift)
         nodes = (
-            None if a.nodes is None else column(slope, a.nodes) * a.nodes + column(shift * np.ones(1), a.nodes)
+            None
+            if a.nodes is None
+            else column(slope, a.nodes) * a.nodes + column(shift * np.ones(1), a.nodes)
         )
         error = up(np.abs(slope) * a.error + 8 * U * size)
         return self._made(
@@ -389,5 +393,7 @@ def remainder_factors(degree: int, axes: int) -> Array:
     for i, r in enumerate(RADII.tolist()):
         if r > 1:
             rho = (r + math.sqrt(r * r - 1)) * (1 - 2.0**-40)
-            found[i] = 4 * axes * rho**-degree / (rho - 1) * (1 + 2 / (rho - 1)) ** (axes - 1) * (1 + 2.0**-30)
+            found[i] = (
+                4 * axes * rho**-degree / (rho - 1) * (1 + 2 / (rho - 1)) ** (axes - 1) * (1 + 2.0**-30)
+            )
     return found

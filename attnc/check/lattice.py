@@ -112,9 +112,7 @@ class AxisTable:
         close = a <= i
         inside = np.where(close, a, 0.0)
         factor = 4 * (inside / 2) ** i / math.factorial(i) / (1 - inside / (2 * (i + 1)))
-        series = up(
-            factor * exp_above(self.score[0] + inside**2 / (4 * (i + 1)) + 2.0**-30) * (1 + 2.0**-30)
-        )
+        series = up(factor * exp_above(self.score[0] + inside**2 / (4 * (i + 1)) + 2.0**-30) * (1 + 2.0**-30))
         plain = up((1 + lebesgue(degree)) * self.top)
         return np.where(close, np.minimum(series, plain), plain)
 

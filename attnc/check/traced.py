@@ -14,19 +14,21 @@ The degree n is the smallest one for which these errors are small. Cells where t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from flint import arb
 
-from attnc.check.cell_values import RADII, Cells, CellValue, exp_above, remainder_factors, up
+from attnc.arithmetic import Arithmetic
+from attnc.check.cell_values import RADII, Cells, CellValue, above, below, exp_above, remainder_factors, up
 from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, lebesgue
+from attnc.check.lattice_execution import execution
 from attnc.check.real_functions import LEAST, U
-from attnc.check.values import CheckError
-from attnc.domain import Array
+from attnc.check.values import CheckError, TracedErrors
+from attnc.domain import Array, Box
 from attnc.functions.balls import lower, working
 from attnc.program import Traced
+from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer
 
 DEGREES = {1: (4, 8, 12, 16, 20, 24, 30), 2: (4, 6, 8, 10, 12, 14, 16, 20), 3: (4, 6, 8, 10, 12, 14)}
@@ -36,6 +38,7 @@ KINKED = 0.6  # of the claim: the rest of a cell with a kink that is tried
 MOST_CELLS, MOST_NODES = 1 << 20, 1 << 31
 FIRST = 3  # intervals of each axis at the start
 _CHUNK, _BATCH = 1 << 19, 2048  # numbers of an array, and cells, at once
+_MOST_RANGES = 1 << 16  # cells on which f is bounded
 PRECISION = 192
 
 
@@ -78,7 +81,7 @@ class Proof:
 
     def run(self, most_cells: int = MOST_CELLS, most_nodes: int = MOST_NODES) -> Work:
         """Raises `CheckError` unless the claim is proved."""
-        stack = [self._start()]
+        stack = [_grid(self.low, self.high, FIRST)]
         while stack:
             low, high = stack.pop()
             if len(low) > _BATCH:
@@ -93,14 +96,6 @@ class Proof:
             if left.any():
                 stack.append(_halved(low[left], high[left], axis[left]))
         return Work(self.cells, self.nodes)
-
-    def _start(self) -> tuple[Array, Array]:
-        edges = [np.linspace(a, b, FIRST + 1) if a < b else np.array([a, b]) for a, b in zip(self.low, self.high, strict=True)]
-        for edge, a, b in zip(edges, self.low, self.high, strict=True):
-            edge[0], edge[-1] = a, b
-        low = np.meshgrid(*(e[:-1] for e in edges), indexing="ij")
-        high = np.meshgrid(*(e[1:] for e in edges), indexing="ij")
-        return np.stack(low, -1).reshape(-1, self.axes), np.stack(high, -1).reshape(-1, self.axes)
 
     def _sizes(self, low: Array, high: Array) -> _Sizes:
         tables, index = [], np.empty(low.shape, int)
@@ -152,7 +147,10 @@ class Proof:
 
     def _remainders(self, sizes: _Sizes, degree: int) -> Array:
         """By output (outputs, M)."""
-        factors, tops = remainder_factors(degree, self.axes)[:, None], [table.top[:, None] for table in sizes.tables]
+        factors, tops = (
+            remainder_factors(degree, self.axes)[:, None],
+            [table.top[:, None] for table in sizes.tables],
+        )
         errors = [table.remainder(degree)[:, None] for table in sizes.tables]
         own = np.zeros((len(sizes.index), len(self.net.sizes) - 1))
         for j in range(self.axes):
@@ -213,7 +211,14 @@ class Proof:
         return np.where(hopeless, np.argmax(width, 0), np.argmin(np.where(width > 0, gain, np.inf), 0))
 
     def _refute(
-        self, value: Array, denominator: Array, lost: Array, a: CellValue, low: Array, high: Array, degree: int
+        self,
+        value: Array,
+        denominator: Array,
+        lost: Array,
+        a: CellValue,
+        low: Array,
+        high: Array,
+        degree: int,
     ) -> None:
         """Raise `CheckError` with an input whose error is above the claim, if a node seems to be one."""
         count = len(value)
@@ -224,11 +229,59 @@ class Proof:
         cell = int(np.nanargmax(excess))
         place = np.unravel_index(int(size[cell].argmax()), value.shape[1:])
         node = chebyshev(degree)[0][list(place)]
-        x = np.clip(low[cell] / 2 + high[cell] / 2 + (high[cell] / 2 - low[cell] / 2) * node, low[cell], high[cell])
+        x = np.clip(
+            low[cell] / 2 + high[cell] / 2 + (high[cell] / 2 - low[cell] / 2) * node, low[cell], high[cell]
+        )
         with working(PRECISION):
             error = max(map(lower, exact_errors(self.f, self.layer, x)))
         if error > self.claimed:
-            raise CheckError(f"the network is {error:.6g} from f, in exact arithmetic, not {self.claimed:.6g}", tuple(x.tolist()), error)
+            raise CheckError(
+                f"the network is {error:.6g} from f, in exact arithmetic, not {self.claimed:.6g}",
+                tuple(x.tolist()),
+                error,
+            )
+
+
+def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
+    """Numbers that f, output by output, stays between on [low, high]. Raises `CheckError` if f may be undefined there."""
+    count = len(f.returned)
+    least, most, seen = np.full(count, np.inf), np.full(count, -np.inf), 0
+    cells = _grid(low, high, max(1, int(1024 ** (1 / len(low)))))
+    while len(cells[0]):
+        seen += len(cells[0])
+        over = Cells(*cells)
+        outputs = over.outputs(f)
+        ends = [np.stack([np.broadcast_to(end, over.defined.shape) for end in side])
+                for side in ([o.low for o in outputs], [o.high for o in outputs])]  # fmt: skip
+        good = over.defined & np.isfinite(ends[0]).all(0) & np.isfinite(ends[1]).all(0)
+        if good.any():
+            least, most = (
+                np.minimum(least, ends[0][:, good].min(1)),
+                np.maximum(most, ends[1][:, good].max(1)),
+            )
+        left = ~good
+        if seen > _MOST_RANGES:
+            at = ", ".join(
+                f"[{a:.6g}, {b:.6g}]" for a, b in zip(cells[0][left][0], cells[1][left][0], strict=True)
+            )
+            raise CheckError(f"the function may not be defined everywhere in {at}")
+        width = (cells[1] - cells[0])[left] / np.maximum(high - low, LEAST)
+        cells = (
+            _halved(cells[0][left], cells[1][left], np.argmax(width, 1)) if left.any() else (low[:0], low[:0])
+        )
+    return least, most
+
+
+def _grid(low: Array, high: Array, count: int) -> tuple[Array, Array]:
+    """The box cut into so many intervals along each axis."""
+    edges = []
+    for a, b in zip(low.tolist(), high.tolist(), strict=True):
+        edge = np.linspace(a, b, count + 1) if a < b else np.array([a, b])
+        edge[0], edge[-1] = a, b
+        edges.append(edge)
+    starts = np.meshgrid(*(e[:-1] for e in edges), indexing="ij")
+    ends = np.meshgrid(*(e[1:] for e in edges), indexing="ij")
+    return tuple(np.stack(side, -1).reshape(-1, len(edges)) for side in (starts, ends))  # type: ignore[return-value]
 
 
 def _coefficients(value: Array, degree: int) -> Array:
@@ -247,6 +300,25 @@ def _halved(low: Array, high: Array, axis: Array) -> tuple[Array, Array]:
     left, right = high.copy(), low.copy()
     left[rows, axis], right[rows, axis] = middle, middle
     return np.concatenate([low, right]), np.concatenate([left, high])
+
+
+def check_traced(
+    step: Traced, layer: Layer, box: Box, claim: Certificate, a: Arithmetic
+) -> tuple[TracedErrors, int]:
+    """What is certified of a lattice network for a traced function on the box, if it is proved again; and the number of cells.
+
+    Raises `CheckError` otherwise."""
+    low, high = box.lo.astype(np.float64).ravel(), box.hi.astype(np.float64).ravel()
+    ends = output_range(step, low, high)
+    room = up(np.full(1, claim.approximation))
+    executed = execution(layer, low, high, (below(ends[0] - room), above(ends[1] + room)), a)
+    rounding = float(executed.max())
+    allowed = min(claim.approximation, float(below(np.array(claim.bound - rounding))))
+    if not allowed > 0:
+        raise CheckError(f"execution adds up to {rounding:.6g}, and {claim.bound:.6g} is certified in all")
+    proof = Proof(step, layer, low, high, allowed)
+    work = proof.run()
+    return TracedErrors(low, high, *ends, allowed, float(above(np.array(allowed + rounding)))), work.cells
 
 
 def exact_errors(f: Traced, layer: Layer, x: Array) -> list[arb]:
