@@ -6,11 +6,11 @@ c_k = Σ_j c_{j,k_j} + δ_k. On a cell with the centre m and half-widths h, with
     e_{j,k}(t) = exp(κ_{j,k}(m_j - o_j) + c_{j,k} - ζ_j + (κ_{j,k} - μ_j) h_j t_j)
     N = Σ_k v_k e^{δ_k} Π_j e_{j,k_j}        D = Σ_k e^{δ_k} Π_j e_{j,k_j}        network = N/D
 
-Jensen's inequality: with w_k = e_{j,k}(0), Σ_k e_{j,k}(t) >= Σ w · exp(-|Σ_k w_k (κ_{j,k} - μ_j) h_j|/Σ w) for |t| <= 1, and D is at
-least the product of these over the axes times e^{-max|δ|}. ζ and μ are chosen so that it is nearly 1.
+Jensen's inequality: with w_k = e_{j,k}(0), Σ_k e_{j,k}(t) >= Σ w · exp(-|Σ_k w_k (κ_{j,k} - μ_j) h_j|/Σ w) for |t| <= 1, and D is
+at least the product of these over the axes times e^{-max|δ|}. ζ and μ are chosen so that it is nearly 1.
 
-The Chebyshev series of e^{at} has the coefficients 2 I_i(a) <= 2 (a/2)^i/i! e^{a²/(4(i+1))}, so that its interpolant at n + 1 nodes
-errs by at most 4 Σ_{i>n} I_i(|a|), and by at most (2 + 2/π log(n+1)) e^{|a|} in any case. Scores are sums of two float64."""
+The Chebyshev series of e^{at} has the coefficients 2 I_i(a) <= 2 (a/2)^i/i! e^{a²/(4(i+1))}, so that its interpolant at n + 1
+nodes errs by at most 4 Σ_{i>n} I_i(|a|), and by at most (2 + 2/π log(n+1)) e^{|a|} in any case. Scores are sums of two float64."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pair_product(a: Pair, b: Pair) -> Pair:
 
 @cache
 def chebyshev(degree: int) -> tuple[Array, Array, Array]:
-    """The n + 1 nodes cos((i + ½)π/(n + 1)) as pairs, and the matrix that takes values there to coefficients, to the nearest float."""
+    """The n + 1 nodes cos((i + ½)π/(n + 1)) as pairs, and the matrix that takes values there to coefficients."""
     with working(160):
         n = degree + 1
         points = [(arb.pi() * (2 * i + 1) / (2 * n)).cos() for i in range(n)]

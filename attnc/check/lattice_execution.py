@@ -4,8 +4,8 @@ With exact scores Z_k, weights W_k and output g = Σ_k W_k v_k the executed expo
 
     e_k = W_k(1 + φ_k) + 8τ,     |φ_k| <= θ_k = e^y (1 + E) - 1 <= (y + E)(1 + y)(1 + E),     y = η_k + u d_k <= 1
 
-η_k = γ_{m+2}(Σ_j |κ_kj||x_j - o_j| + |c_k|) + underflow is the rounding of a score, d_k <= -log W_k + 2 max η its distance from the
-largest one, and E the error of exp. As Σ W_k (v_k - g) = 0,
+η_k = γ_{m+2}(Σ_j |κ_kj||x_j - o_j| + |c_k|) + underflow is the rounding of a score, d_k <= -log W_k + 2 max η its distance from
+the largest one, and E the error of exp. As Σ W_k (v_k - g) = 0,
 
     |Σ e_k v_k/Σ e_k - g| <= A/(1 - B),       A = Σ (W_k θ_k + 8τ)|v_k - g|,       B = Σ (W_k θ_k + 8τ)
 

@@ -1,4 +1,4 @@
-"""exp, log, sin, cos and erf of float64 arrays, with errors that are proved: only `+ - × ÷ √` of float64 are used, each rounded once.
+"""exp, log, sin, cos and erf of float64 arrays, with proved errors: only `+ - × ÷ √` of float64 are used, each rounded once.
 
 u = 2^-53. The errors stated are those of the exact argument x; all of them are larger than what the derivations give.
 

@@ -1,4 +1,4 @@
-"""|network - f| over a whole box in exact arithmetic, for a lattice network and a traced function f: proved from the stored numbers.
+"""|network - f| over a whole box in exact arithmetic, for a lattice network and a traced function f, from the stored numbers.
 
 The box is cut into cells. On a cell, f = A + δ with A analytic and |δ| <= rest (`cell_values`), network = N/D (`lattice`), so
 
@@ -20,7 +20,8 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.cell_values import RADII, Cells, CellValue, above, below, exp_above, remainder_factors, up
+from attnc.check.cell_operations import Cells, remainder_factors
+from attnc.check.cell_values import RADII, CellValue, above, below, exp_above, up
 from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, lebesgue
 from attnc.check.lattice_execution import execution
 from attnc.check.real_functions import LEAST, U
@@ -114,7 +115,7 @@ class Proof:
         """The axis along which each cell is to be halved; -1 where the claim is proved."""
         found = np.full(len(low), -2)
         sizes = self._sizes(low, high)
-        degree, excess = self._degrees(sizes)
+        degree, _ = self._degrees(sizes)
         for n in self.degrees:
             (chosen,) = np.nonzero(degree == n)
             rows = max(1, _CHUNK // (n + 1) ** self.axes)
@@ -196,7 +197,7 @@ class Proof:
         proved = sizes.defined & cells.defined & (worst <= self.claimed)
         choice = np.argmax(axis, 0)
         kinked = sizes.rest > 0.1 * self.claimed
-        return np.where(proved, -1, np.where(kinked, -2, choice))
+        return np.asarray(np.where(proved, -1, np.where(kinked, -2, choice)))
 
     def _best_axis(self, low: Array, high: Array) -> Array:
         """The axis along which halving helps most, judged by a cell of half the width in the middle."""
@@ -208,7 +209,8 @@ class Proof:
             gain[j] = self._degrees(self._sizes(inner, outer))[1]
         width = (high - low).T / np.maximum(self.high - self.low, LEAST)[:, None]
         hopeless = ~np.isfinite(gain).any(0)
-        return np.where(hopeless, np.argmax(width, 0), np.argmin(np.where(width > 0, gain, np.inf), 0))
+        best = np.argmin(np.where(width > 0, gain, np.inf), 0)
+        return np.asarray(np.where(hopeless, np.argmax(width, 0), best))
 
     def _refute(
         self,

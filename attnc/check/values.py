@@ -249,8 +249,8 @@ class NormErrors:
 
 @dataclass(frozen=True, eq=False)
 class TracedErrors:
-    """Of a lattice network for a traced function, on the box [low, high] (features,): the function's values are between `least` and
-    `most` (outputs,), and |network - f| in exact arithmetic and as executed."""
+    """Of a lattice network for a traced function, on the box [low, high] (features,): the function's values are between `least`
+    and `most` (outputs,), and |network - f| in exact arithmetic and as executed."""
 
     low: Array
     high: Array

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 from flint import acb, arb
 
-from attnc.check import real_functions as real
-from attnc.check.cell_values import RADII, Cells, remainder_factors
+from attnc.check.cell_operations import Cells
+from attnc.check.cell_values import RADII
 from attnc.check.lattice import chebyshev
 from attnc.functions.balls import working
 from attnc.program import Traced
