@@ -18,8 +18,10 @@ infinity (`made`), as does an operation that may not be defined on the cell (`Ce
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnc.check import real_functions as real
 from attnc.check.real_functions import LEAST, U
@@ -48,6 +50,9 @@ def exp_above(x: Array) -> Array:
     return up(real.exp(x))
 
 
+Mask = NDArray[np.bool_]
+
+
 @dataclass(frozen=True, eq=False)
 class CellValue:
     """One value over M cells; the module's docstring says what holds. Arrays may have 1 in place of M."""
@@ -72,7 +77,7 @@ class CellValue:
         return below(self.low - more), above(self.high + more)
 
 
-def column(x: Array, nodes: Array) -> Array:
+def column(x: NDArray[Any], nodes: Array) -> NDArray[Any]:
     """Numbers of cells (M,) beside numbers of nodes (M, …)."""
     return x.reshape(-1, *(1,) * (nodes.ndim - 1))
 
@@ -105,7 +110,7 @@ def relative_radius(a: CellValue) -> Array:
     return np.where(q < 1, q, np.nan)
 
 
-def chosen(where: Array, a: CellValue, b: CellValue) -> CellValue:
+def chosen(where: Mask, a: CellValue, b: CellValue) -> CellValue:
     """a on some cells, b on the others."""
     nodes = None
     if a.nodes is not None and b.nodes is not None:

@@ -10,7 +10,7 @@ Jensen's inequality: with w_k = e_{j,k}(0), Σ_k e_{j,k}(t) >= Σ w · exp(-|Σ_
 at least the product of these over the axes times e^{-max|δ|}. ζ and μ are chosen so that it is nearly 1.
 
 The Chebyshev series of e^{at} has the coefficients 2 I_i(a) <= 2 (a/2)^i/i! e^{a²/(4(i+1))}, so that its interpolant at n + 1
-nodes errs by at most 4 Σ_{i>n} I_i(|a|), and by at most (2 + 2/π log(n+1)) e^{|a|} in any case. Scores are sums of two float64."""
+nodes errs by at most 4 Σ_{i>n} I_i(|a|), and by at most (2 + 2/π log(n+1)) e^{|a|} in any case. Scores are pairs of float64."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def _split(offset: Array) -> tuple[list[Array], Array]:
     middle = tuple(count // 2 for count in offset.shape)
     found = []
     for j in range(offset.ndim):
-        line = offset[(*middle[:j], slice(None), *middle[j + 1 :])]
+        at = (*middle[:j], slice(None), *middle[j + 1 :])
+        line = offset[at]
         found.append(line - offset[middle] if j else line)
     grids = [grid.ravel().tolist() for grid in np.meshgrid(*found, indexing="ij")]
     rows = zip(offset.ravel().tolist(), *grids, strict=True)

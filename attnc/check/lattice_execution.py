@@ -108,7 +108,7 @@ class _Sums:
             return contract(numbers, tables, index).reshape(len(index), -1) * (1 + 2.0**-30)
 
         reach = np.stack([r[index[:, j]] for j, r in enumerate(self.reach)], 1)
-        entering = sum(float(k.max()) * reach[:, j] for j, k in enumerate(self.keys))
+        entering = reach @ np.array([float(k.max()) for k in self.keys])
         passing = up(entering + float(self.offset.max()))
         gamma = (axes + 2) * u / (1 - (axes + 2) * u)
         flushed = 4 * tau * (reach.sum(1) + sum(float(k.max()) for k in self.keys) + 3.0 * (axes + 2))

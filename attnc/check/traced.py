@@ -21,7 +21,7 @@ from flint import arb
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.cell_operations import Cells, remainder_factors
-from attnc.check.cell_values import RADII, CellValue, above, below, exp_above, up
+from attnc.check.cell_values import RADII, CellValue, Mask, above, below, exp_above, up
 from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, lebesgue
 from attnc.check.lattice_execution import execution
 from attnc.check.real_functions import LEAST, U
@@ -60,11 +60,12 @@ class _Sizes:
     least: Array  # (M,): at most D
     largest: Array  # (radii, M): at least |D| on the polydisc
     outputs: list[CellValue]
-    defined: Array
+    defined: Mask
 
     @property
     def rest(self) -> Array:
-        return np.max([np.broadcast_to(o.rest, self.defined.shape) for o in self.outputs], axis=0)
+        rests = [np.broadcast_to(o.rest, self.defined.shape) for o in self.outputs]
+        return np.asarray(np.max(rests, axis=0))
 
 
 class Proof:
