@@ -15,6 +15,7 @@ from attnc.arguments import (
     checked_domain,
     checked_engine,
     checked_eps,
+    checked_positive,
     checked_strict,
     resolve_dtype,
 )
@@ -22,7 +23,7 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.advice import advising_compile
-from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
+from attnc.frontends.black_box import METHODS, SECONDS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator, task_of
 from attnc.lower.layers import check_ids
 from attnc.lower.program_to_network import Request, certified, lower
@@ -48,6 +49,7 @@ def compile(
     noise: float | None = None,
     tokens: int | None = None,
     seed: int = 0,
+    time_limit: float = SECONDS,
     dtype: torch.dtype | None = None,
     engine: str = "softmax",
     strict: bool | None = None,
@@ -83,11 +85,12 @@ def compile(
     allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_choices(method, form)
+    limit = checked_positive("time_limit", time_limit)
     report = resolve_progress(progress)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
             constants = (lipschitz, noise, tokens, seed)
-            request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
+            request = FunctionRequest(model, domain, allowed, name, method, *constants, report, limit)
             net = compile_function(request, form or "two-layer")
         else:
             _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})

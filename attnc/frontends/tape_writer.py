@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,11 +40,19 @@ class Writer:
         at = [self.tape.constant(c) for c in wide.flatten().tolist()]
         return torch.tensor(at, dtype=torch.int64).reshape(wide.shape)
 
+    def broadcast(self, *given: Real) -> list[Tensor]:
+        """Numbers of values in one shape."""
+        tensors = [self.symbols(x) for x in given]
+        shape = np.broadcast_shapes(*(t.shape for t in tensors))
+        return [t.expand(shape) for t in tensors]
+
     def each(self, write: Callable[..., int], *given: Real) -> Symbols:
         """An operation on every number of tensors that are broadcast against each other."""
-        tensors = torch.broadcast_tensors(*map(self.symbols, given))
+        tensors = self.broadcast(*given)
         rows = zip(*(t.flatten().tolist() for t in tensors), strict=True)
-        return Symbols(torch.tensor([write(*row) for row in rows], dtype=torch.int64).reshape(tensors[0].shape))
+        return Symbols(
+            torch.tensor([write(*row) for row in rows], dtype=torch.int64).reshape(tensors[0].shape)
+        )
 
     def apply(self, name: str, *given: Real) -> Symbols:
         return self.each(lambda *row: self.tape.write(name, *row), *given)
@@ -58,7 +67,9 @@ class Writer:
         shape = [at.shape[d] for d in kept]
         rows = at.permute(*kept, *axes).reshape(math.prod(shape), -1).tolist()
         found = torch.tensor([combine(row) for row in rows], dtype=torch.int64)
-        return Symbols(found.reshape([1 if d in axes else n for d, n in enumerate(at.shape)] if keepdim else shape))
+        return Symbols(
+            found.reshape([1 if d in axes else n for d, n in enumerate(at.shape)] if keepdim else shape)
+        )
 
     def along(self, x: Real, dim: int, rows: Callable[[list[int]], list[int]]) -> Symbols:
         """Other values for those along an axis."""
@@ -66,7 +77,9 @@ class Writer:
         if at.ndim == 0:
             return Symbols(torch.tensor(rows([int(at)])[0]))
         moved = at.movedim(dim, -1)
-        found = torch.tensor([rows(row) for row in moved.reshape(-1, moved.shape[-1]).tolist()], dtype=torch.int64)
+        found = torch.tensor(
+            [rows(row) for row in moved.reshape(-1, moved.shape[-1]).tolist()], dtype=torch.int64
+        )
         return Symbols(found.reshape(*moved.shape[:-1], -1).movedim(-1, dim))
 
     # scalar formulas
@@ -83,14 +96,18 @@ class Writer:
         """1 - 2/(1 + e^2a)."""
         write, constant = self.tape.write, self.tape.constant
         e = write("exp", write("multiply", constant(2.0), a))
-        return write("subtract", constant(1.0), write("divide", constant(2.0), write("add", constant(1.0), e)))
+        return write(
+            "subtract", constant(1.0), write("divide", constant(2.0), write("add", constant(1.0), e))
+        )
 
     def sigmoid(self, a: int) -> int:
         e = self.tape.write("exp", self.tape.write("negate", a))
         return self.reciprocal(self.tape.write("add", self.tape.constant(1.0), e))
 
     def softplus(self, a: int) -> int:
-        return self.tape.write("log", self.tape.write("add", self.tape.constant(1.0), self.tape.write("exp", a)))
+        return self.tape.write(
+            "log", self.tape.write("add", self.tape.constant(1.0), self.tape.write("exp", a))
+        )
 
     def softmax(self, row: list[int]) -> list[int]:
         weights = [self.tape.write("exp", a) for a in row]

@@ -41,7 +41,9 @@ class TraceError(AttncError):
         super().__init__("; ".join(f"{p.where} {p.reason}" for p in self.problems))
 
 
-def trace(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype = torch.float64, name: str = "f") -> Traced:
+def trace(
+    f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype = torch.float64, name: str = "f"
+) -> Traced:
     """The scalar operations of a function of a batch (batch, *box.shape), for one input of the batch.
 
     The function runs on a batch of two inputs whose numbers are recorded (`make_fx`). What does not depend on them is a constant,
@@ -88,7 +90,7 @@ def _table() -> dict[Any, Any]:
     """Decompositions into ATen's core operations, except of those that are traced whole."""
     from torch._decomp import core_aten_decompositions
 
-    every = core_aten_decompositions()
+    every: dict[Any, Any] = dict(core_aten_decompositions())
     return {op: rule for op, rule in every.items() if str(op).split(".")[1] not in _WHOLE}
 
 
@@ -102,7 +104,7 @@ def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             whole = torch.func.functionalize(lambda x: f(x), remove="mutations")
-            found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)  # type: ignore[no-untyped-call]
+            found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)
     except Exception as problem:
         text = str(problem).strip().partition("\n")[0]
         if "_local_scalar_dense" in text:
@@ -133,7 +135,10 @@ class _Reader:
             else:
                 known[node] = self._run(node, known)
         if self.problems:
-            raise TraceError(list(self.problems.values()), dependent=any("random" in p.reason for p in self.problems.values()))
+            raise TraceError(
+                list(self.problems.values()),
+                dependent=any("random" in p.reason for p in self.problems.values()),
+            )
         if isinstance(result, (list, tuple)) and len(result) == 1:
             result = result[0]
         if not isinstance(result, (Symbols, Tensor)):
@@ -149,14 +154,16 @@ class _Reader:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                 raise RefusedError("draws random numbers")
             if node.target is operator.getitem:
-                whole, at = known[node.args[0]], node.args[1]  # type: ignore[index]
+                whole, at = known[node.all_input_nodes[0]], int(str(node.args[1]))
                 return _Missing if isinstance(whole, tuple) and whole[at] is None else whole[at]
             if name == "_linalg_check_errors":
                 return None
             if any(value is _Missing for value in values):
                 raise RefusedError("uses positions (of a sort or a maximum), which are not traced")
             if not any(_symbolic(value) for value in values):
-                return node.target(*fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get))  # type: ignore[operator]
+                return node.target(
+                    *fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get)
+                )  # type: ignore[operator]
             return self._symbolic(node, name, known)
         except (RefusedError, TypeError, InputError) as problem:
             where = f"operation {name}"
@@ -174,12 +181,18 @@ class _Reader:
             return self._moved(node, known)
         if name not in OPERATIONS:
             raise RefusedError("is not traced")
-        given = {key: fx.node.map_arg(value, lambda n: known[n]) for key, value in aten.arguments(node).items()}
+        given = {
+            key: fx.node.map_arg(value, lambda n: known[n]) for key, value in aten.arguments(node).items()
+        }
         return OPERATIONS[name](self.writer, **_known_words(name, given))
 
     def _moved(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         """torch applies the operation to the numbers of the values."""
-        kept = (node.args[1:], node.kwargs) if aten.name(node) in ("index", "index_select", "gather", "take") else ((), {})
+        kept = (
+            (node.args[1:], node.kwargs)
+            if aten.name(node) in ("index", "index_select", "gather", "take")
+            else ((), {})
+        )
         indices = _nodes(kept)
         if any(_symbolic(known[n]) for n in indices):
             raise RefusedError("has positions that depend on the input")
@@ -192,17 +205,18 @@ class _Reader:
 
         args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
         if aten.name(node) == "_to_copy":
-            return Symbols(args[0])  # type: ignore[index, arg-type]
+            return Symbols(args[0])  # type: ignore[arg-type]
         found = node.target(*args, **kwargs)  # type: ignore[operator]
         return tuple(Symbols(part) for part in found) if isinstance(found, (list, tuple)) else Symbols(found)
-
 
     def _shaped(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         """A new tensor of the shape of a value."""
 
         def zeros(n: fx.Node) -> Any:
             value = known[n]
-            return torch.zeros(value.shape, dtype=_values(n)[0].dtype) if isinstance(value, Symbols) else value
+            return (
+                torch.zeros(value.shape, dtype=_values(n)[0].dtype) if isinstance(value, Symbols) else value
+            )
 
         return node.target(*fx.node.map_arg(node.args, zeros), **fx.node.map_arg(node.kwargs, zeros))  # type: ignore[operator]
 
@@ -216,7 +230,9 @@ class _Missing:
 
 
 def _symbolic(value: Any) -> bool:
-    return isinstance(value, Symbols) or (isinstance(value, tuple) and any(isinstance(v, Symbols) for v in value))
+    return isinstance(value, Symbols) or (
+        isinstance(value, tuple) and any(isinstance(v, Symbols) for v in value)
+    )
 
 
 def _nodes(args: Any) -> set[fx.Node]:
@@ -228,7 +244,9 @@ def _nodes(args: Any) -> set[fx.Node]:
 def _check_dtype(node: fx.Node, known: dict[fx.Node, Any]) -> None:
     """Raise if a value is rounded to a dtype of fewer digits."""
     results = [v for v in _values(node) if v is not None]
-    before = [v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None]
+    before = [
+        v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None
+    ]
     for result in results[:1]:
         if not result.dtype.is_floating_point or result.dtype in (torch.float16, torch.bfloat16):
             raise RefusedError(f"returns {result.dtype} numbers that depend on the input")
@@ -241,7 +259,17 @@ def _values(node: fx.Node) -> list[Any]:
     return list(found) if isinstance(found, (list, tuple)) and not hasattr(found, "dtype") else [found]
 
 
-_IGNORED = ("memory_format", "dtype", "half_to_float", "check_errors", "stable", "sorted", "layout", "device", "out_dtype")
+_IGNORED = (
+    "memory_format",
+    "dtype",
+    "half_to_float",
+    "check_errors",
+    "stable",
+    "sorted",
+    "layout",
+    "device",
+    "out_dtype",
+)
 
 
 def _known_words(name: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def matmul(w: Writer, x: Real, y: Real) -> Symbols:
     a, b = w.symbols(x), w.symbols(y)
     rows = a.unsqueeze(0) if a.ndim == 1 else a
     columns = (b.unsqueeze(1) if b.ndim == 1 else b).mT
-    lead = torch.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    lead = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
     left = rows.expand(*lead, *rows.shape[-2:]).reshape(-1, *rows.shape[-2:]).tolist()
     right = columns.expand(*lead, *columns.shape[-2:]).reshape(-1, *columns.shape[-2:]).tolist()
     made = [[[w.dot(r, c) for c in q] for r in p] for p, q in zip(left, right, strict=True)]
@@ -101,7 +102,9 @@ def _mean(w: Writer, self: Real, dim: Any = None, keepdim: bool = False, **_: ob
     return w.apply("divide", total, float(count))
 
 
-def _variance(w: Writer, self: Real, dim: Any = None, correction: float | None = 1, keepdim: bool = False) -> Symbols:
+def _variance(
+    w: Writer, self: Real, dim: Any = None, correction: float | None = 1, keepdim: bool = False
+) -> Symbols:
     """Σ (x - mean)²/(n - correction)."""
     middle = _mean(w, self, dim, True)
     off = w.apply("subtract", self, middle)
@@ -112,7 +115,9 @@ def _variance(w: Writer, self: Real, dim: Any = None, correction: float | None =
     return w.apply("divide", w.fold(squares, dim, keepdim, w.total), float(count))
 
 
-def _layer_norm(w: Writer, input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+def _layer_norm(
+    w: Writer, input: Real, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Any, ...]:
     dims = list(range(-len(normalized_shape), 0))
     off = w.apply("subtract", input, _mean(w, input, dims, True))
     spread = w.apply("add", _mean(w, w.each(lambda a: w.power(a, 2), off), dims, True), eps)
@@ -121,7 +126,9 @@ def _layer_norm(w: Writer, input: Real, normalized_shape: Sequence[int], weight:
     return (found if bias is None else w.apply("add", found, bias)), None, None
 
 
-def _vector_norm(w: Writer, self: Real, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: object) -> Symbols:
+def _vector_norm(
+    w: Writer, self: Real, ord: float = 2, dim: Any = None, keepdim: bool = False, **_: object
+) -> Symbols:
     write = w.tape.write
 
     def one(row: list[int]) -> int:
@@ -170,9 +177,13 @@ def _elu(w: Writer, self: Real, alpha: float = 1, scale: float = 1, input_scale:
     write, constant = w.tape.write, w.tape.constant
 
     def one(a: int) -> int:
-        low = write("exp", write("multiply", write("minimum", a, constant(0.0)), constant(float(input_scale))))
+        low = write(
+            "exp", write("multiply", write("minimum", a, constant(0.0)), constant(float(input_scale)))
+        )
         below = write("multiply", constant(float(alpha)), write("subtract", low, constant(1.0)))
-        return write("multiply", constant(float(scale)), write("add", write("maximum", a, constant(0.0)), below))
+        return write(
+            "multiply", constant(float(scale)), write("add", write("maximum", a, constant(0.0)), below)
+        )
 
     return w.each(one, self)
 
@@ -199,11 +210,15 @@ def _extreme_or_pair(name: str) -> Callable[..., Any]:
     return run
 
 
-def _sort(w: Writer, self: Real, dim: int = -1, descending: bool = False, **_: object) -> tuple[Symbols, None]:
+def _sort(
+    w: Writer, self: Real, dim: int = -1, descending: bool = False, **_: object
+) -> tuple[Symbols, None]:
     return w.along(self, dim, lambda row: w.ordered(row)[:: -1 if descending else 1]), None
 
 
-def _topk(w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, **_: object) -> tuple[Symbols, None]:
+def _topk(
+    w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, **_: object
+) -> tuple[Symbols, None]:
     return w.along(self, dim, lambda row: (w.ordered(row)[::-1] if largest else w.ordered(row))[:k]), None
 
 
@@ -226,7 +241,7 @@ def _hypot(w: Writer, self: Real, other: Real) -> Symbols:
 
 
 def _cross(w: Writer, self: Real, other: Real, dim: int = -1) -> Symbols:
-    a, b = (t.movedim(dim, -1) for t in torch.broadcast_tensors(w.symbols(self), w.symbols(other)))
+    a, b = (t.movedim(dim, -1) for t in w.broadcast(self, other))
     made = []
     for p, q in zip(a.reshape(-1, 3).tolist(), b.reshape(-1, 3).tolist(), strict=True):
         rest = [(1, 2), (2, 0), (0, 1)]
@@ -255,7 +270,9 @@ def _c(w: Writer, name: str, number: float, a: int) -> int:
 
 
 def _log_of(base: float) -> Callable[[Writer, int], int]:
-    return lambda w, a: w.tape.write("divide", w.tape.write("log", a), w.tape.write("log", w.tape.constant(base)))
+    return lambda w, a: w.tape.write(
+        "divide", w.tape.write("log", a), w.tape.write("log", w.tape.constant(base))
+    )
 
 
 def _log_softmax(w: Writer, row: list[int]) -> list[int]:
@@ -266,7 +283,8 @@ def _log_softmax(w: Writer, row: list[int]) -> list[int]:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _unary(name) for name in ("exp", "log", "sin", "cos", "sqrt", "erf")},
     "neg": _unary("negate"), "abs": _unary("absolute"), "add": _add, "sub": _sub, "div": _div, "pow": _pow, "true_divide": _div,
-    "rsub": lambda w, self, other, alpha=1: _sub(w, other, self, alpha), "mul": lambda w, self, other: w.apply("multiply", self, other),
+    "rsub": lambda w, self, other, alpha=1: _sub(w, other, self, alpha),
+    "mul": lambda w, self, other: w.apply("multiply", self, other),
     "square": _formula(lambda w, a: w.power(a, 2)), "reciprocal": _formula(lambda w, a: w.reciprocal(a)),
     "rsqrt": _formula(lambda w, a: w.power(a, -0.5)), "tanh": _formula(lambda w, a: w.tanh(a)),
     "sigmoid": _formula(lambda w, a: w.sigmoid(a)), "silu": _formula(lambda w, a: w.tape.write("multiply", a, w.sigmoid(a))),
@@ -281,9 +299,12 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "softplus": _softplus, "gelu": _gelu, "elu": _elu, "leaky_relu": _leaky, "clamp": _clamp,
     "clamp_min": lambda w, self, min: _clamp(w, self, min), "clamp_max": lambda w, self, max: _clamp(w, self, None, max),
     "hardtanh": lambda w, self, min_val=-1, max_val=1: _clamp(w, self, float(min_val), float(max_val)),
-    "maximum": lambda w, self, other: w.apply("maximum", self, other), "fmax": lambda w, self, other: w.apply("maximum", self, other),
-    "minimum": lambda w, self, other: w.apply("minimum", self, other), "fmin": lambda w, self, other: w.apply("minimum", self, other),
-    "amax": _extreme("maximum"), "amin": _extreme("minimum"), "max": _extreme_or_pair("maximum"), "min": _extreme_or_pair("minimum"),
+    "maximum": lambda w, self, other: w.apply("maximum", self, other),
+    "fmax": lambda w, self, other: w.apply("maximum", self, other),
+    "minimum": lambda w, self, other: w.apply("minimum", self, other),
+    "fmin": lambda w, self, other: w.apply("minimum", self, other),
+    "amax": _extreme("maximum"), "amin": _extreme("minimum"),
+    "max": _extreme_or_pair("maximum"), "min": _extreme_or_pair("minimum"),
     "logaddexp": lambda w, self, other: w.each(lambda a, b: w.logsumexp([a, b]), self, other),
     "sum": lambda w, self, dim=None, keepdim=False, **_: w.fold(self, dim, keepdim, w.total), "mean": _mean,
     "prod": lambda w, self, dim=None, keepdim=False, **_: w.fold(
@@ -298,6 +319,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "_safe_softmax": lambda w, self, dim, **_: w.along(self, dim, w.softmax),
     "_log_softmax": lambda w, self, dim, **_: w.along(self, dim, lambda row: _log_softmax(w, row)),
     "logsumexp": lambda w, self, dim, keepdim=False: w.fold(self, dim, keepdim, w.logsumexp),
-    "linalg_inv_ex": _inverse, "_linalg_det": _determinant, "_linalg_solve_ex": _solve, "linalg_cross": _cross, "where": _where, "constant_pad_nd": _pad,
+    "linalg_inv_ex": _inverse, "_linalg_det": _determinant, "_linalg_solve_ex": _solve, "linalg_cross": _cross,
+    "where": _where, "constant_pad_nd": _pad,
     "hypot": _hypot,
 }  # fmt: skip

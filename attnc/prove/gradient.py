@@ -60,7 +60,8 @@ def _sum(p: Model | None, q: Model | None) -> Model | None:
 
 def _times(a: Dual, b: Dual) -> Dual:
     parts = (
-        _sum(None if p is None else p * b.v, None if q is None else a.v * q) for p, q in zip(a.g, b.g, strict=True)
+        _sum(None if p is None else p * b.v, None if q is None else a.v * q)
+        for p, q in zip(a.g, b.g, strict=True)
     )
     return Dual(a.v * b.v, tuple(parts), (a.slope * b.v.size + b.slope * a.v.size) * GROW + TINY)
 
@@ -103,7 +104,7 @@ def _maximum(a: Dual, b: Dual) -> Dual:
     both = ~(first | second)
     share = np.where(first, 1.0, np.where(second, 0.0, 0.5))
     weight = Model(a.v.x, share[None].copy(), np.where(both, 0.5, 0.0))
-    parts = []
+    parts: list[Model | None] = []
     for p, q in zip(a.g, b.g, strict=True):
         if p is None and q is None:
             parts.append(None)
@@ -122,7 +123,8 @@ def _negate(a: Dual) -> Dual:
 
 OPERATIONS: dict[str, Callable[..., Dual]] = {
     "add": _linear(1.0), "subtract": _linear(-1.0), "multiply": _times, "divide": lambda a, b: _times(a, _reciprocal(b)),
-    "negate": _negate, "absolute": _absolute, "maximum": _maximum, "minimum": lambda a, b: _negate(_maximum(_negate(a), _negate(b))),
+    "negate": _negate, "absolute": _absolute, "maximum": _maximum,
+    "minimum": lambda a, b: _negate(_maximum(_negate(a), _negate(b))),
     "exp": _exp, "log": lambda a: a.chained(tf.log(a.v), tf.reciprocal(a.v)),
     "sin": lambda a: a.chained(tf.sin(a.v), tf.cos(a.v)), "cos": lambda a: a.chained(tf.cos(a.v), -tf.sin(a.v)),
     "sqrt": _sqrt, "erf": _erf, "power": _power,
@@ -178,7 +180,11 @@ def _slopes(f: Traced, centre: Array, half: Array) -> tuple[Array, Array]:
     table = monomials(d, _DEGREE)
     one = table.constant(1.0, cells)
     inputs = [
-        Dual(table.variable(j, centre[:, j], half[:, j]), tuple(one if i == j else None for i in range(d)), np.ones(cells))
+        Dual(
+            table.variable(j, centre[:, j], half[:, j]),
+            tuple(one if i == j else None for i in range(d)),
+            np.ones(cells),
+        )
         for j in range(d)
     ]
     with np.errstate(all="ignore"):

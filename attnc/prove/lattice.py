@@ -1,7 +1,7 @@
 """Taylor models of a lattice network: one softmax over the points of a product of axes.
 
-The stored scores are key_k·(x - o) + offset_k, and key_k has one of g_j numbers s on axis j. With offset_k = Σ_j offset_{k_j} + δ_k (any
-choice of the summands is exact, δ_k being what is left) and a cell x = c + h∘t,
+The stored scores are key_k·(x - o) + offset_k, and key_k has one of g_j numbers s on axis j. With offset_k = Σ_j offset_{k_j} +
+δ_k (any choice of the summands is exact, δ_k being what is left) and a cell x = c + h∘t,
 
     w = softmax(s (c_j - o_j) + offset)        μ = Σ w s        a = (s - μ) h_j        on each axis
     network = N/D,    N = Σ_k e^{δ_k} v_k Π_j w_{k_j} e^{a_{k_j} t_j},    D = Σ_k e^{δ_k} Π_j w_{k_j} e^{a_{k_j} t_j}
@@ -25,7 +25,7 @@ from flint import arb
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
 from attnc.prove.lookup import axes_of
-from attnc.prove.taylor import GROW, TINY, U, Index, Model, Monomials
+from attnc.prove.taylor import GROW, TINY, Index, Model, Monomials, U
 from attnc.prove.taylor_functions import scalars
 from attnc.records.layers import Layer
 
@@ -74,7 +74,8 @@ class LatticeNetwork:
         base = tuple(n // 2 for n in counts)
         parts = []
         for j in range(len(counts)):
-            line = grid[(*base[:j], slice(None), *base[j + 1 :])]
+            others = base[:j] + base[j + 1 :]
+            line = np.moveaxis(grid, j, -1)[others]
             parts.append(line - (grid[base] if j else 0.0))
         delta, grown = _deltas(grid, parts)
         most = float(np.abs(delta).max()) * GROW + TINY
@@ -141,7 +142,9 @@ class LatticeNetwork:
             chosen = np.array([names[tuple(e)] for e in x.exponents.tolist()])
             rest = np.setdiff1d(np.arange(len(names)), chosen)
             beyond = np.abs(found[rest]).sum(0) * GROW  # (channels, M)
-            channels = [Model(x, found[chosen, o], (beyond[o] + radius) * GROW) for o in range(found.shape[1])]
+            channels = [
+                Model(x, found[chosen, o], (beyond[o] + radius) * GROW) for o in range(found.shape[1])
+            ]
             if self.shifted:
                 return channels[:-1], channels[-1]
             return channels, self._denominator(x, tables, back, m, cells)
@@ -150,20 +153,30 @@ class LatticeNetwork:
         """What is cut off above degree m, and what rounding loses: in tables, in the folded values, in sums."""
         i = np.arange(m + 1)
         sizes = [np.abs(t.e).sum(-1) * GROW for t in tables]
-        lost = [((4 * i + 6) * U * np.abs(t.e)).sum(-1) * GROW + (m + 1) * 1e-29 * t.e[..., 0] for t in tables]
+        lost = [
+            ((4 * i + 6) * U * np.abs(t.e)).sum(-1) * GROW + (m + 1) * 1e-29 * t.e[..., 0] for t in tables
+        ]
         cut = np.full(len(back[0]), np.inf)
         grown = [t.grown for t in tables]
         for doubling in range(DOUBLINGS + 1):
-            whole = self.contracted([(t.e[..., 0] * g * GROW)[b] for t, g, b in zip(tables, grown, back, strict=True)])
+            whole = self.contracted(
+                [(t.e[..., 0] * g * GROW)[b] for t, g, b in zip(tables, grown, back, strict=True)]
+            )
             cut = np.fmin(cut, whole / 2.0 ** (doubling * (m + 1)))
             grown = [g * g * GROW for g in grown]
-        own = (sum(self.counts) + 4 * len(self.counts) + 16) * U * self.contracted([s[b] for s, b in zip(sizes, back, strict=True)])
+        own = (
+            (sum(self.counts) + 4 * len(self.counts) + 16)
+            * U
+            * self.contracted([s[b] for s, b in zip(sizes, back, strict=True)])
+        )
         for j in range(len(tables)):
             parts = [(lost if i == j else sizes)[i][b] for i, b in enumerate(back)]
             own = own + self.contracted(parts) * GROW
         return np.asarray((cut + own) * GROW + TINY)
 
-    def _numerators(self, tables: list[Table], back: list[Index], m: int) -> tuple[Array, dict[tuple[int, ...], int]]:
+    def _numerators(
+        self, tables: list[Table], back: list[Index], m: int
+    ) -> tuple[Array, dict[tuple[int, ...], int]]:
         """Coefficients (monomials of degree <= m, channels, M), and where each monomial is."""
         cells, channels = len(back[0]), self.values.shape[-1]
         first = np.tensordot(tables[0].e, self.values, axes=(1, 0))  # (intervals, m + 1, g_2, …, channels)
@@ -181,19 +194,24 @@ class LatticeNetwork:
         return found.reshape(len(found), channels, cells), self._plan(m)[1]
 
     @cached_property
-    def _plans(self) -> dict[int, tuple[list[tuple[list[int], list[Index], int]], dict[tuple[int, ...], int]]]:
+    def _plans(
+        self,
+    ) -> dict[int, tuple[list[tuple[list[int], list[Index], int]], dict[tuple[int, ...], int]]]:
         return {}
 
     def _plan(self, m: int) -> tuple[list[tuple[list[int], list[Index], int]], dict[tuple[int, ...], int]]:
         """For each further axis: how many of the monomials so far remain within degree m when multiplied with t^i, where the
         products go, and how many there are."""
         if m not in self._plans:
-            steps, names = [], [(i,) for i in range(m + 1)]
+            names: list[tuple[int, ...]] = [(i,) for i in range(m + 1)]
+            steps: list[tuple[list[int], list[Index], int]] = []
             for _ in self.counts[1:]:
                 limits = [sum(sum(e) <= m - i for e in names) for i in range(m + 1)]
-                made = sorted(((*e, i) for i in range(m + 1) for e in names[: limits[i]]), key=lambda e: (sum(e), e))
+                made = sorted(
+                    ((*e, i) for i in range(m + 1) for e in names[: limits[i]]), key=lambda e: (sum(e), e)
+                )
                 place = {e: k for k, e in enumerate(made)}
-                places = [np.array([place[(*e, i)] for e in names[: limits[i]]]) for i in range(m + 1)]
+                places = [np.array([place[tuple([*e, i])] for e in names[: limits[i]]]) for i in range(m + 1)]
                 steps.append((limits, places, len(made)))
                 names = made
             self._plans[m] = steps, {e: k for k, e in enumerate(names)}
@@ -217,7 +235,9 @@ class LatticeNetwork:
 def _deltas(grid: Array, parts: list[Array]) -> tuple[Array, Array]:
     """δ and e^δ for each anchor, to relative errors of 4u."""
     total = grid * 0.0
-    rough = grid - sum(part.reshape([-1 if i == j else 1 for i in range(grid.ndim)]) for j, part in enumerate(parts))
+    rough = grid - sum(
+        part.reshape([-1 if i == j else 1 for i in range(grid.ndim)]) for j, part in enumerate(parts)
+    )
     if not np.abs(rough).max() < 1:
         raise NoLatticeError
     index = np.indices(grid.shape).reshape(grid.ndim, -1).T.tolist()

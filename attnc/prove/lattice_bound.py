@@ -1,8 +1,8 @@
 """A bound of |network - f| on a box, for a lattice network and a traced function: adaptive cells.
 
-On a cell, E = N - f D is a Taylor model (`lattice`), and |network - f| <= e^δ |E| <= e^δ (Σ|coefficients| + r). If that exceeds the
-target and r is small, the polynomial is halved along every variable (its coefficients change, r stays); else the cell is split and
-E is computed again. A middle of a cell where |E| - r exceeds the target refutes it, since D = 1 there."""
+On a cell, E = N - f D is a Taylor model (`lattice`), and |network - f| <= e^δ |E| <= e^δ (Σ|coefficients| + r). If that exceeds
+the target and r is small, the polynomial is halved along every variable (its coefficients change, r stays); else the cell is
+split and E is computed again. A middle of a cell where |E| - r exceeds the target refutes it, since D = 1 there."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnc.domain import Array
 from attnc.program.traced import Traced
 from attnc.prove.lattice import LatticeNetwork
-from attnc.prove.taylor import GROW, TINY, U, Model, Monomials, monomials, rows_of
+from attnc.prove.taylor import GROW, TINY, Model, U, monomials, rows_of
 from attnc.prove.taylor_functions import models
 
 _SHARE = 0.3  # of the target: polynomials with a larger radius are not halved
@@ -28,6 +29,7 @@ _MEMORY = 12_000_000  # numbers of the largest array
 _MOST_CELLS = 1024  # at once
 
 Progress = Callable[[str], None]
+Cells = NDArray[np.bool_]  # a choice of cells
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ def split(centre: Array, half: Array) -> tuple[Array, Array]:
 class _Search:
     """The state of a proof: cells to be done, the largest bound so far, the time."""
 
-    def __init__(self, f: Traced, network: LatticeNetwork, lo: Array, hi: Array, target: float, effort: Effort) -> None:
+    def __init__(
+        self, f: Traced, network: LatticeNetwork, lo: Array, hi: Array, target: float, effort: Effort
+    ) -> None:
         self.f, self.network, self.target, self.effort = f, network, target, effort
         self.x = monomials(len(lo), effort.degree)
         self.sides = hi - lo
@@ -115,7 +119,7 @@ class _Search:
         self.low, self.high = np.full(len(f.returned), np.inf), np.full(len(f.returned), -np.inf)
         self.refuted, self.where = 0.0, lo
 
-    def errors(self, centre: Array, half: Array) -> tuple[list[Model], Array]:
+    def errors(self, centre: Array, half: Array) -> tuple[list[Model], Cells]:
         """E of each output, times e^δ, on cells; and where f is bounded."""
         found = models(self.f, self.x, centre, half)
         above, below = self.network.models(self.x, centre, half, self.effort.table)
@@ -151,7 +155,7 @@ class _Search:
             self._halved(e, again)
         return centre[again], half[again], sizes[again]
 
-    def _halved(self, e: Model, again: np.ndarray) -> None:
+    def _halved(self, e: Model, again: Cells) -> None:
         """Marks the cells whose bound is above the target also after their polynomial was halved."""
         x, target = self.x, self.target
         owner = np.flatnonzero(~again)
@@ -193,7 +197,9 @@ def lattice_bound(
 
     def result(finished: bool, bound: float) -> LatticeBound:
         found = search.refuted if search.refuted > target else None
-        return LatticeBound(bound, finished, search.cells, search.halvings, search.low, search.high, found, search.where)
+        return LatticeBound(
+            bound, finished, search.cells, search.halvings, search.low, search.high, found, search.where
+        )
 
     while pending:
         centre, half, sizes = pending.pop()
@@ -210,5 +216,7 @@ def lattice_bound(
             copies = len(made[0]) // len(again_centre)
             pending.append((*made, np.tile(again_sizes, copies)))
         waiting = sum(len(part[0]) for part in pending)
-        progress(f"proving: {search.cells:,} cells done, {waiting:,} waiting, bound so far {search.worst:.3g}")
+        progress(
+            f"proving: {search.cells:,} cells done, {waiting:,} waiting, bound so far {search.worst:.3g}"
+        )
     return result(True, search.worst)

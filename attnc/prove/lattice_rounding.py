@@ -51,7 +51,9 @@ def lattice_rounding(layer: Layer, lo: Array, hi: Array, low: Array, high: Array
         tables.append(table.e[..., 0] * table.grown * (GROW * (1 + 4 * network.delta)))
         reach.append((np.abs(centre - network.centre[j]) + half) * GROW)
     middle = low / 2 + high / 2
-    away = np.abs(values - middle) + (np.maximum(high - middle, middle - low)) * GROW  # at least |v_k - g|, (K, outputs)
+    away = (
+        np.abs(values - middle) + (np.maximum(high - middle, middle - low)) * GROW
+    )  # at least |v_k - g|, (K, outputs)
     largest = np.maximum(np.abs(low), np.abs(high))
     found = np.zeros(outputs)
     cells = list(itertools.product(range(count), repeat=d))
@@ -84,7 +86,9 @@ def _on_cells(
     x = (eta + u * distance + tau) * GROW
     error = a.exp_units * u
     theta = (x + x * x + error * (1 + x + x * x)) * GROW
-    tau_scaled = 16 * tau * anchors  # relative to the largest exponential, of which there are at most `anchors`
+    tau_scaled = (
+        16 * tau * anchors
+    )  # relative to the largest exponential, of which there are at most `anchors`
     off = weight * theta + tau_scaled
     lost = off.sum(1) * GROW
     remaining = 1 - lost

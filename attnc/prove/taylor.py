@@ -1,13 +1,13 @@
 """Taylor models: polynomials with a remainder, on many cells at once.
 
-A cell is a box c + h∘t, t in [-1, 1]^d. A model of degree n is, for each cell, a polynomial p of total degree at most n in t and a
-radius r with |f(c + h∘t) - p(t)| <= r for all t. Coefficients are float64 numbers; each operation adds to r what it truncates and
-at least what it rounds:
+A cell is a box c + h∘t, t in [-1, 1]^d. A model of degree n is, for each cell, a polynomial p of total degree at most n in t and
+a radius r with |f(c + h∘t) - p(t)| <= r for all t. Coefficients are float64 numbers; each operation adds to r what it truncates
+and at least what it rounds:
 
     |x ∘ y - fl(x ∘ y)| <= u|fl(x ∘ y)|/(1 - u) + τ        u = 2⁻⁵³, τ = 2⁻¹⁰²² (gradual underflow, or flushing to zero)
 
-Radii and norms are sums and products of fewer than 4000 non-negative numbers, computed in float64 and multiplied by 1 + 2⁻⁴⁰, which
-is more than they lose. |p|_q is the sum of the absolute coefficients of degree q and |p| that of all, so |p(t)| <= |p|.
+Radii and norms are sums and products of fewer than 4000 non-negative numbers, computed in float64 and multiplied by 1 + 2⁻⁴⁰,
+which is more than they lose. |p|_q is the sum of the absolute coefficients of degree q and |p| that of all, so |p(t)| <= |p|.
 
 A radius that is infinite or NaN promises nothing, whatever the coefficients are."""
 
@@ -63,7 +63,9 @@ class Monomials:
         """For each monomial, where its products with those of degree up to n minus its own are."""
         exponents, place = self.exponents, self.place
         return [
-            np.array([place[tuple(row)] for row in (exponents[i] + exponents[: self.count[self.n - q]]).tolist()])
+            np.array(
+                [place[tuple(row)] for row in (exponents[i] + exponents[: self.count[self.n - q]]).tolist()]
+            )
             for i, q in enumerate(self.degree)
         ]
 
@@ -134,7 +136,7 @@ class Model:
     @property
     def size(self) -> Array:
         """At least |f| on each cell."""
-        return (np.abs(self.c).sum(0) + self.r) * GROW
+        return np.asarray((np.abs(self.c).sum(0) + self.r) * GROW)
 
     @property
     def range(self) -> tuple[Array, Array]:
@@ -214,8 +216,9 @@ class Model:
     def composed(self, g: Array, error: Array, slope: Array, rest: Array) -> Model:
         """g(f), from the Taylor coefficients g_i of g at c₀ = p(0), i = 0 … n: Horner's rule in p - c₀.
 
-        `error` is at least Σ_i |g_i - exact g_i| ρ^i with ρ = spread, `slope` a Lipschitz constant of g on c₀ ± (ρ + r), and `rest`
-        at least |g - Σ_i g_i (s - c₀)^i| for |s - c₀| <= ρ. Then |g(f) - Horner| <= Horner's own radius + error + slope·r + rest."""
+        `error` is at least Σ_i |g_i - exact g_i| ρ^i with ρ = spread, `slope` a Lipschitz constant of g on c₀ ± (ρ + r), and
+        `rest` at least |g - Σ_i g_i (s - c₀)^i| for |s - c₀| <= ρ. Then |g(f) - Horner| is at most the radius of Horner's rule
+        plus error + slope·r + rest."""
         x, n = self.x, self.x.n
         c = self.c.copy()
         c[0] = 0.0

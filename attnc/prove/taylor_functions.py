@@ -1,8 +1,9 @@
 """Elementary functions of Taylor models, and traced functions on them.
 
-Values of exp, log, sin, cos, erf and of real powers come from ball arithmetic at the middle of each cell, as the float nearest to
-the middle of a ball of 80 bits or a neighbour of it: a relative error of at most 4u, and 2⁻⁷⁰ in absolute terms for sin and cos. numpy's
-own functions are not used. Bounds over a cell use monotonicity, and values at its ends with the factor 1 + 2⁻⁴⁰.
+Values of exp, log, sin, cos, erf and of real powers come from ball arithmetic at the middle of each cell: the float nearest to
+the middle of a ball of 80 bits, or a neighbour of it. Their relative error is at most 4u, and 2⁻⁷⁰ in absolute terms for sin,
+cos and log. numpy's own functions are not used. Bounds over a cell use monotonicity, and values at its ends with the factor
+1 + 2⁻⁴⁰.
 
 On a cell where a function is not defined everywhere (a divisor that may be 0, a logarithm or a root of what may not be positive),
 the radius is infinite."""
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from attnc.domain import Array
 from attnc.functions.balls import working
 from attnc.program.traced import Traced
-from attnc.prove.taylor import GROW, TINY, U, Model, Monomials
+from attnc.prove.taylor import GROW, TINY, Model, Monomials, U
 
 BITS = 80
 _REL, _ABS = 6 * U, 2.0**-70
@@ -142,7 +143,9 @@ def log(s: Model) -> Model:
         power = power / a
         g[i] = (1 if i % 2 else -1) * power / i
     top = (1 + 2.0**-30) / ((n + 1) * least ** (n + 1))
-    return _unless(bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top))
+    return _unless(
+        bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top)
+    )
 
 
 def real_power(s: Model, q: float) -> Model:

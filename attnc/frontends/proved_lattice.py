@@ -1,0 +1,106 @@
+"""The planner for traced functions: the smallest lattice whose error is proved to be at most eps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnc.errors import InputError
+from attnc.frontends.callable_source import CallableSource
+from attnc.heads.target import Progress
+from attnc.heads.tensor_search import VALUES, LatticeFit, tensor_lattice
+from attnc.lower.traced_to_network import SLACK, LatticeDraft
+from attnc.network.network import Network
+from attnc.program import Traced
+from attnc.prove.lattice_bound import LatticeBound, SingularError
+
+_ATTEMPTS = 8
+_CLAIM = 1 / (1 + 2.0**-8 + 2.0**-10)  # certificates state a part in 256 more than is proved, in four digits
+_TIGHT = 1.4  # of the largest sampled error: the bound that is tried first
+_ROUNDING = 0.3  # of eps: lattices whose rounding takes more get smaller values
+
+
+@dataclass(frozen=True, eq=False)
+class Unproved:
+    """Why no lattice was proved, with the last one that was found and the bound that was reached."""
+
+    reason: str
+    fit: LatticeFit | None
+
+
+@dataclass(frozen=True, eq=False)
+class LatticePlan:
+    source: CallableSource
+    traced: Traced
+    eps: float
+    dtype: str
+    name: str
+    most: int  # anchors
+    seed: int
+    seconds: float
+    progress: Progress
+
+    def network(self) -> Network | Unproved:
+        """The network with a proved certificate. Raises `InputError` where f has a singularity in the box, and `ConvergenceError`
+        if no lattice reaches eps at samples."""
+        deadline = time.monotonic() + self.seconds
+        goal, values = 0.97 * self.eps * _CLAIM, VALUES
+        reason, fit = "no lattice was found", None
+        for attempt in range(_ATTEMPTS):
+            fit = tensor_lattice(
+                self.source,
+                self.source.lo,
+                self.source.hi,
+                goal,
+                self.dtype,
+                self.most,
+                self.seed + attempt,
+                self.progress,
+                values,
+            )
+            draft = LatticeDraft.of(self.source, self.traced, fit.lattice, self.dtype)
+            seen = draft.samples
+            sampled = max(seen.largest, fit.measured)
+            rounding = SLACK * float(draft.rounding(seen.low - self.eps, seen.high + self.eps).max())
+            if rounding > _ROUNDING * self.eps:
+                reason = f"rounding in {self.dtype} is proved to be at most {rounding:.2g} only"
+                values *= 0.5 * _ROUNDING * self.eps / rounding if np.isfinite(rounding) else 0.1
+                if values < 1e-3 * VALUES:
+                    break
+                continue
+            room = self.eps * _CLAIM - rounding
+            if sampled > 0.98 * room:
+                goal *= max(0.5, 0.93 * room / sampled)
+                continue
+            proof = self._bound(draft, sampled, room, deadline)
+            if proof.bound <= room:
+                net = draft.proved(proof, self.name)
+                if net.certificate.bound <= self.eps:
+                    return net
+            if time.monotonic() > deadline:
+                reached = f"{proof.bound:.3g}" if np.isfinite(proof.bound) else "no bound"
+                size = f"{fit.lattice.anchors} anchors"
+                reason = f"not within {self.seconds:g} s, in which {reached} was proved for {size}"
+                break
+            largest = proof.refuted or sampled
+            goal *= max(0.5, min(0.95, 0.93 * room / largest))
+        return Unproved(reason, fit)
+
+    def _bound(self, draft: LatticeDraft, sampled: float, room: float, deadline: float) -> LatticeBound:
+        """A bound near the sampled error, if that can be proved in half of the time; else one that just suffices."""
+        try:
+            target = min(room, _TIGHT * sampled)
+            while True:
+                left = deadline - time.monotonic()
+                proof = draft.bound(target, left / 2 if target < room else left, self.progress)
+                if proof.bound <= room or target >= room:
+                    return proof
+                target = min(room, _TIGHT * proof.refuted) if proof.refuted is not None else room
+        except SingularError as problem:
+            cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
+            raise InputError(
+                f"f has a singularity near {cell}: it divides by something that may be 0, or takes a logarithm or a root "
+                "of something that may not be positive. Give a box without this point, or another f."
+            ) from problem
