@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from attnc.check import real_functions as real
 from attnc.check.real_functions import LEAST, U
+from attnc.check.values import CheckError
 from attnc.domain import Array
 
 RADII = np.array([1.0, 1.3, 1.7, 2.3, 3.2, 4.5, 6.5, 9.5, 14.0])
@@ -120,3 +121,26 @@ def chosen(where: Mask, a: CellValue, b: CellValue) -> CellValue:
     )
     centre, radius, low, high, rest, error = (np.where(where, x, y) for x, y in pairs)
     return CellValue(centre, radius, low, high, rest, nodes, error)
+
+
+def grid(low: Array, high: Array, count: int) -> tuple[Array, Array]:
+    """The box cut into so many intervals along each axis."""
+    edges = []
+    for a, b in zip(low.tolist(), high.tolist(), strict=True):
+        edge = np.linspace(a, b, count + 1) if a < b else np.array([a, b])
+        edge[0], edge[-1] = a, b
+        edges.append(edge)
+    starts = np.meshgrid(*(e[:-1] for e in edges), indexing="ij")
+    ends = np.meshgrid(*(e[1:] for e in edges), indexing="ij")
+    return tuple(np.stack(side, -1).reshape(-1, len(edges)) for side in (starts, ends))  # type: ignore[return-value]
+
+
+def halved(low: Array, high: Array, axis: Array) -> tuple[Array, Array]:
+    """Both halves of every cell, cut along an axis of its own. Raises `CheckError` where float64 has no number between."""
+    rows = np.arange(len(low))
+    middle = low[rows, axis] / 2 + high[rows, axis] / 2
+    if not ((low[rows, axis] < middle) & (middle < high[rows, axis])).all():
+        raise CheckError("a cell of the box is too small to be halved")
+    left, right = high.copy(), low.copy()
+    left[rows, axis], right[rows, axis] = middle, middle
+    return np.concatenate([low, right]), np.concatenate([left, high])

@@ -88,6 +88,20 @@ def lebesgue(degree: int) -> float:
     return 1 + 0.6367 * math.log(degree + 1) * (1 + 2.0**-40)
 
 
+def interpolant_size(value: Array, degree: int) -> tuple[Array, Array]:
+    """Of the polynomials with these values (M, n+1, …, n+1) at the nodes: at least their size on the cell (M,), the sum of the
+    absolute values of their Chebyshev coefficients; and these absolute values."""
+    cells, axes, n = len(value), value.ndim - 1, degree + 1
+    most, matrix = np.abs(value).reshape(cells, -1).max(1), chebyshev(degree)[2]
+    for _ in range(axes):
+        value = np.tensordot(value, matrix, axes=([1], [1]))
+    spectrum = np.abs(value)
+    lost = (
+        n**axes * 2**axes * axes * (n + 8) * 2 * U
+    )  # each axis: n products and sums of numbers up to 2^j·most
+    return up(spectrum.reshape(cells, -1).sum(1) * (1 + 2.0**-30) + lost * most), spectrum
+
+
 @dataclass(frozen=True, eq=False)
 class AxisTable:
     """Of the distinct intervals (I) of an axis with its anchors (g): w_k and |a_k| as said above."""

@@ -21,8 +21,9 @@ from flint import arb
 
 from attnc.arithmetic import Arithmetic
 from attnc.check.cell_operations import Cells, remainder_factors
-from attnc.check.cell_values import RADII, CellValue, Mask, above, below, exp_above, up
-from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, lebesgue
+from attnc.check.cell_values import RADII, CellValue, Mask, above, below, exp_above, grid, halved, up
+from attnc.check.gradients import check_lipschitz
+from attnc.check.lattice import AxisTable, Lattice, chebyshev, contract, interpolant_size, lebesgue
 from attnc.check.lattice_execution import execution
 from attnc.check.real_functions import LEAST, U
 from attnc.check.values import CheckError, TracedErrors
@@ -83,7 +84,7 @@ class Proof:
 
     def run(self, most_cells: int = MOST_CELLS, most_nodes: int = MOST_NODES) -> Work:
         """Raises `CheckError` unless the claim is proved."""
-        stack = [_grid(self.low, self.high, FIRST)]
+        stack = [grid(self.low, self.high, FIRST)]
         while stack:
             low, high = stack.pop()
             if len(low) > _BATCH:
@@ -96,7 +97,7 @@ class Proof:
                 axis = self._axis_to_halve(low, high)
             left = axis >= 0
             if left.any():
-                stack.append(_halved(low[left], high[left], axis[left]))
+                stack.append(halved(low[left], high[left], axis[left]))
         return Work(self.cells, self.nodes)
 
     def _sizes(self, low: Array, high: Array) -> _Sizes:
@@ -183,11 +184,8 @@ class Proof:
             value = sums[:, i] - a.nodes * denominator
             lost = rounding[:, i] + a.size * rounding[:, -1] + a.error * scale[:, -1]
             lost = up(lost + 4 * U * (scale[:, i] + a.size * scale[:, -1]) + a.error * rounding[:, -1])
-            most = np.abs(value).reshape(count, -1).max(1)
             self._refute(value, denominator, lost, a, low, high, degree)
-            spectrum = np.abs(_coefficients(value, degree))
-            total = spectrum.reshape(count, -1).sum(1)
-            total = up(total * (1 + 2.0**-30) + n**d * 2**d * d * (n + 8) * 2 * U * most)
+            total, spectrum = interpolant_size(value, degree)
             bound = up((total + lebesgue(degree) ** d * lost + remainder[i]) / sizes.least * (1 + 2.0**-40))
             bound = up(bound + a.rest)
             worst = np.fmax(worst, np.where(np.isnan(bound), np.inf, bound))
@@ -249,7 +247,7 @@ def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
     """Numbers that f, output by output, stays between on [low, high]. Raises `CheckError` if f may be undefined there."""
     count = len(f.returned)
     least, most, seen = np.full(count, np.inf), np.full(count, -np.inf), 0
-    cells = _grid(low, high, max(1, int(1024 ** (1 / len(low)))))
+    cells = grid(low, high, max(1, int(1024 ** (1 / len(low)))))
     while len(cells[0]):
         seen += len(cells[0])
         over = Cells(*cells)
@@ -270,39 +268,9 @@ def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
             raise CheckError(f"the function may not be defined everywhere in {at}")
         width = (cells[1] - cells[0])[left] / np.maximum(high - low, LEAST)
         cells = (
-            _halved(cells[0][left], cells[1][left], np.argmax(width, 1)) if left.any() else (low[:0], low[:0])
+            halved(cells[0][left], cells[1][left], np.argmax(width, 1)) if left.any() else (low[:0], low[:0])
         )
     return least, most
-
-
-def _grid(low: Array, high: Array, count: int) -> tuple[Array, Array]:
-    """The box cut into so many intervals along each axis."""
-    edges = []
-    for a, b in zip(low.tolist(), high.tolist(), strict=True):
-        edge = np.linspace(a, b, count + 1) if a < b else np.array([a, b])
-        edge[0], edge[-1] = a, b
-        edges.append(edge)
-    starts = np.meshgrid(*(e[:-1] for e in edges), indexing="ij")
-    ends = np.meshgrid(*(e[1:] for e in edges), indexing="ij")
-    return tuple(np.stack(side, -1).reshape(-1, len(edges)) for side in (starts, ends))  # type: ignore[return-value]
-
-
-def _coefficients(value: Array, degree: int) -> Array:
-    """Chebyshev coefficients of the interpolants of values at nodes (M, n+1, …, n+1)."""
-    matrix = chebyshev(degree)[2]
-    for _ in range(value.ndim - 1):
-        value = np.tensordot(value, matrix, axes=([1], [1]))
-    return value
-
-
-def _halved(low: Array, high: Array, axis: Array) -> tuple[Array, Array]:
-    rows = np.arange(len(low))
-    middle = low[rows, axis] / 2 + high[rows, axis] / 2
-    if not ((low[rows, axis] < middle) & (middle < high[rows, axis])).all():
-        raise CheckError("a cell of the box is too small to be halved")
-    left, right = high.copy(), low.copy()
-    left[rows, axis], right[rows, axis] = middle, middle
-    return np.concatenate([low, right]), np.concatenate([left, high])
 
 
 def check_traced(
@@ -319,9 +287,10 @@ def check_traced(
     allowed = min(claim.approximation, float(below(np.array(claim.bound - rounding))))
     if not allowed > 0:
         raise CheckError(f"execution adds up to {rounding:.6g}, and {claim.bound:.6g} is certified in all")
-    proof = Proof(step, layer, low, high, allowed)
-    work = proof.run()
-    return TracedErrors(low, high, *ends, allowed, float(above(np.array(allowed + rounding)))), work.cells
+    cells = Proof(step, layer, low, high, allowed).run().cells
+    if "lipschitz" in claim.facts:
+        cells += check_lipschitz(step, low, high, float(claim.facts["lipschitz"]))
+    return TracedErrors(low, high, *ends, allowed, float(above(np.array(allowed + rounding)))), cells
 
 
 def exact_errors(f: Traced, layer: Layer, x: Array) -> list[arb]:
