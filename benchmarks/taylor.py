@@ -34,19 +34,21 @@ def main() -> None:
     options = parser.parse_args()
     place = ROOT / "out" / "bench" if options.quick else ROOT / "benchmarks" / "results"
     results = place / "taylor.json"
-    stored: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
-    if not options.render:
-        for part in (options.only,) if options.only else PARTS:
-            stored[part] = {"figures": figures, "lipschitz": lipschitz, "attack": attack}[part](options.quick)
-            stored["versions"] = versions()
-            write(results, as_json(stored))
+    for part in () if options.render else (options.only,) if options.only else PARTS:
+        found = {"figures": figures, "lipschitz": lipschitz, "attack": attack}[part](options.quick)
+        write(results, as_json({**_stored(results), part: found, "versions": versions()}))
     progress("")
+    stored = _stored(results)
     tables = {part: SECTIONS[part](stored[part]) for part in PARTS if part in stored}
     if options.quick:
         print("\n\n".join(tables.values()))
         return
     for part, text in tables.items():
         put(ROOT / "docs" / "functions.md", part, text)
+
+
+def _stored(results: Path) -> dict[str, Any]:
+    return json.loads(results.read_text()) if results.exists() else {}
 
 
 def figures(quick: bool) -> list[Row]:

@@ -17,6 +17,9 @@ from attnc.program import Traced
 from attnc.prove.lattice_bound import LatticeBound, SingularError, check_defined
 
 _ATTEMPTS = 8
+_VALUES = (
+    VALUES / 10
+)  # smaller values than a measured lattice has: proofs, the checker too, lose what cancels
 _CLAIM = 1 / (1 + 2.0**-8 + 2.0**-10)  # certificates state a part in 256 more than is proved, in four digits
 _TIGHT = 1.4  # of the largest sampled error: the bound that is tried first
 _ROUNDING = 0.3  # of eps: if rounding takes more and too little is left, the next lattice has smaller values
@@ -48,7 +51,7 @@ class LatticePlan:
         if no lattice reaches eps at samples."""
         self._check_defined()
         deadline = time.monotonic() + self.seconds
-        goal, values = 0.97 * self.eps * _CLAIM, VALUES
+        goal, values = 0.97 * self.eps * _CLAIM, _VALUES
         reason, fit = "no lattice was found", None
         for attempt in range(_ATTEMPTS):
             fit = tensor_lattice(
@@ -71,7 +74,7 @@ class LatticePlan:
                 if rounding > _ROUNDING * self.eps:
                     reason = f"rounding in {self.dtype} is proved to be at most {rounding:.2g} only"
                     values *= 0.5 * _ROUNDING * self.eps / rounding if np.isfinite(rounding) else 0.1
-                    if values < 1e-3 * VALUES:
+                    if values < 1e-3 * _VALUES:
                         break
                 else:
                     reason = f"{fit.lattice.anchors} anchors have an error of {sampled:.3g} at a sample"

@@ -27,7 +27,9 @@ def test_no_output_is_farther_than_the_bound(seed: int) -> None:
     source = CallableSource(f.approximate, box)
     scale = max(1e-3, float(np.abs(source(source.uniform(64, 0))).max()))
     dtype = "float32" if draw.random() < 0.3 else "float64"
-    eps = scale * float(10 ** draw.uniform(-2, -1.2) if dtype == "float32" or f.has_kinks else 10 ** draw.uniform(-5, -2))
+    eps = scale * float(
+        10 ** draw.uniform(-2, -1.2) if dtype == "float32" or f.has_kinks else 10 ** draw.uniform(-5, -2)
+    )
     try:
         net = LatticePlan(source, f, eps, dtype, "f", 1 << 12, seed, 10.0, lambda _: None).network()
     except attnc.errors.ConvergenceError:
@@ -35,7 +37,9 @@ def test_no_output_is_farther_than_the_bound(seed: int) -> None:
     if not isinstance(net, Network):
         pytest.skip("not proved in this time, or in this dtype")
     assert net.certificate.bound <= eps
-    x = torch.from_numpy(np.stack([corner_or_inside(draw, d) for _ in range(INPUTS)])).to(getattr(torch, dtype))
+    x = torch.from_numpy(np.stack([corner_or_inside(draw, d) for _ in range(INPUTS)])).to(
+        getattr(torch, dtype)
+    )
     with torch.no_grad():
         made = net(x).double()
     with working(BITS):
