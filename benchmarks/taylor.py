@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from pages import ROOT, as_json, one_thread, progress, put, versions, write

@@ -113,7 +113,7 @@ def check_defined(f: Traced, lo: Array, hi: Array) -> None:
     while len(centre):
         part, rest = slice(0, _MOST_CELLS), slice(_MOST_CELLS, None)
         sizes = [model.size for model in models(f, x, centre[part], half[part])]
-        endless = ~np.isfinite(sizes).all(0)
+        endless = np.asarray(~np.isfinite(sizes).all(0))
         _check_tiny(endless, centre[part], half[part], hi - lo)
         made = split(centre[part][endless], half[part][endless])
         centre, half = (np.concatenate(pair) for pair in zip(made, (centre[rest], half[rest]), strict=True))
