@@ -15,7 +15,6 @@ for all t, without a division. The tables w a^i/i! come from ball arithmetic. Te
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -227,8 +226,10 @@ class LatticeNetwork:
             for i in range(x.n + 1):
                 c[x.place[tuple(i * (axis == j) for axis in range(x.d))]] = sums[at, i]
             lost = ((4 * np.arange(m + 1) + 8 + table.e.shape[1]) * U * sizes).sum(1) + 1e-28
-            cut = (table.e[..., 0] * table.size ** (m + 1) * table.grown).sum(1) / math.factorial(m + 1)
-            r = (sizes[:, x.n + 1 :].sum(1) + lost + cut) * GROW * GROW + TINY
+            cut = table.e[..., 0] * table.grown
+            for i in range(1, m + 2):
+                cut = cut * (table.size / i)
+            r = (sizes[:, x.n + 1 :].sum(1) + lost + cut.sum(1)) * GROW * GROW + TINY
             found = found * Model(x, c, r[at])
         return Model(x, found.c, (found.r + 2 * self.delta * found.size) * GROW)
 

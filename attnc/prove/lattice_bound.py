@@ -166,7 +166,7 @@ class _Search:
             with np.errstate(all="ignore"):
                 size = np.where(np.isfinite(e.size), e.size, np.inf)
                 sizes = np.maximum(sizes, size)
-                sure = np.where(np.isfinite(e.r), np.abs(e.c[0]) - e.r * GROW, 0.0) * (1 - 2.0**-20)
+                sure = np.where(np.isfinite(e.r), np.abs(e.c[0]) - e.r * GROW, 0.0) * (1 - 2.0**-12)
             if sure.max() > self.refuted:
                 self.refuted, self.where = float(sure.max()), centre[int(sure.argmax())]
             self._halved(e, again)

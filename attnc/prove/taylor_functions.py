@@ -130,7 +130,7 @@ def reciprocal(s: Model) -> Model:
     for i in range(1, n + 1):
         g[i] = -g[i - 1] / a
     top = np.abs(g[n]) / least * (1 + 2.0**-30)
-    return _unless(bad, _composed(_unless(bad, s), g, TINY, (1 + 2.0**-30) / least**2, top))
+    return _unless(bad, _composed(_unless(bad, s), g, TINY, (1 + 2.0**-30) / (least * least), top))
 
 
 def log(s: Model) -> Model:
@@ -142,7 +142,7 @@ def log(s: Model) -> Model:
     for i in range(1, n + 1):
         power = power / a
         g[i] = (1 if i % 2 else -1) * power / i
-    top = (1 + 2.0**-30) / ((n + 1) * least ** (n + 1))
+    top = (1 + 2.0**-30) / ((n + 1) * _powers(least, n)[-1])
     return _unless(
         bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top)
     )
