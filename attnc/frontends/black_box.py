@@ -72,6 +72,7 @@ class FunctionRequest:
             if len(found.returned) != source.size:
                 raise TraceError([Problem("f", "returns another shape for a batch of two")])
             if (wrong := disagreement(found, x, source(x), dtype)) is not None:
+                source.check_unchanged()
                 raise TraceError([Problem("f", wrong)], dependent=True)
         except TraceError as problem:
             return problem
@@ -224,6 +225,8 @@ def _proved_lattice(request: FunctionRequest) -> Network | str:
     (layer,) = net.selections
     counts = [len(np.unique(column)) for column in layer.key.detach().numpy().T]
     values = f"values by least squares from {source.evaluations:,} values of f"
+    facts = {**net.certificate.facts, "method": "lattice", "seed": request.seed}
+    net.certificate = replace(net.certificate, facts=facts)
     net.notes = (
         f"anchors: {' × '.join(map(str, counts))} = {claim.facts['anchors']}, {values}",
         f"proved from the {len(traced.operations)} operations of f by Taylor models on {claim.facts['cells']:,} cells",

@@ -14,12 +14,13 @@ from attnc.heads.tensor_search import VALUES, LatticeFit, tensor_lattice
 from attnc.lower.traced_to_network import SLACK, LatticeDraft
 from attnc.network.network import Network
 from attnc.program import Traced
-from attnc.prove.lattice_bound import LatticeBound, SingularError
+from attnc.prove.lattice_bound import LatticeBound, SingularError, check_defined
 
 _ATTEMPTS = 8
 _CLAIM = 1 / (1 + 2.0**-8 + 2.0**-10)  # certificates state a part in 256 more than is proved, in four digits
 _TIGHT = 1.4  # of the largest sampled error: the bound that is tried first
-_ROUNDING = 0.3  # of eps: lattices whose rounding takes more get smaller values
+_ROUNDING = 0.3  # of eps: if rounding takes more and too little is left, the next lattice has smaller values
+_LEAST = 0.05  # of eps: what must be left for the approximation, and the smallest bound that is tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ class LatticePlan:
     def network(self) -> Network | Unproved:
         """The network with a proved certificate. Raises `InputError` where f has a singularity in the box, and `ConvergenceError`
         if no lattice reaches eps at samples."""
+        self._check_defined()
         deadline = time.monotonic() + self.seconds
         goal, values = 0.97 * self.eps * _CLAIM, VALUES
         reason, fit = "no lattice was found", None
@@ -64,15 +66,16 @@ class LatticePlan:
             seen = draft.samples
             sampled = max(seen.largest, fit.measured)
             rounding = SLACK * float(draft.rounding(seen.low - self.eps, seen.high + self.eps).max())
-            if rounding > _ROUNDING * self.eps:
-                reason = f"rounding in {self.dtype} is proved to be at most {rounding:.2g} only"
-                values *= 0.5 * _ROUNDING * self.eps / rounding if np.isfinite(rounding) else 0.1
-                if values < 1e-3 * VALUES:
-                    break
-                continue
             room = self.eps * _CLAIM - rounding
-            if sampled > 0.98 * room:
-                goal *= max(0.5, 0.93 * room / sampled)
+            if not (room > _LEAST * self.eps and sampled <= 0.98 * room):
+                if rounding > _ROUNDING * self.eps:
+                    reason = f"rounding in {self.dtype} is proved to be at most {rounding:.2g} only"
+                    values *= 0.5 * _ROUNDING * self.eps / rounding if np.isfinite(rounding) else 0.1
+                    if values < 1e-3 * VALUES:
+                        break
+                else:
+                    reason = f"{fit.lattice.anchors} anchors have an error of {sampled:.3g} at a sample"
+                    goal *= max(0.5, 0.93 * room / sampled)
                 continue
             proof = self._bound(draft, sampled, room, deadline)
             if proof.bound <= room:
@@ -88,19 +91,28 @@ class LatticePlan:
             goal *= max(0.5, min(0.95, 0.93 * room / largest))
         return Unproved(reason, fit)
 
+    def _check_defined(self) -> None:
+        try:
+            check_defined(self.traced, self.source.lo, self.source.hi)
+        except SingularError as problem:
+            raise self._singular(problem) from problem
+
+    def _singular(self, problem: SingularError) -> InputError:
+        cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
+        return InputError(
+            f"f has a singularity near {cell}: it divides by something that may be 0, or takes a logarithm or a root "
+            "of something that may not be positive. Give a box without this point, or another f."
+        )
+
     def _bound(self, draft: LatticeDraft, sampled: float, room: float, deadline: float) -> LatticeBound:
         """A bound near the sampled error, if that can be proved in half of the time; else one that just suffices."""
         try:
-            target = min(room, _TIGHT * sampled)
+            target = min(room, max(_TIGHT * sampled, _LEAST * room))
             while True:
                 left = deadline - time.monotonic()
                 proof = draft.bound(target, left / 2 if target < room else left, self.progress)
                 if proof.bound <= room or target >= room:
                     return proof
-                target = min(room, _TIGHT * proof.refuted) if proof.refuted is not None else room
+                target = room if proof.refuted is None else min(room, _TIGHT * proof.refuted)
         except SingularError as problem:
-            cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
-            raise InputError(
-                f"f has a singularity near {cell}: it divides by something that may be 0, or takes a logarithm or a root "
-                "of something that may not be positive. Give a box without this point, or another f."
-            ) from problem
+            raise self._singular(problem) from problem

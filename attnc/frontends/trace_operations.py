@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,15 @@ def _running(w: Writer, self: Real, dim: int, **_: object) -> Symbols:
     return w.along(self, dim, lambda row: [w.total(row[: i + 1]) for i in range(len(row))])
 
 
+def _running_extreme(name: str) -> Callable[..., tuple[Symbols, None]]:
+    def run(w: Writer, self: Real, dim: int) -> tuple[Symbols, None]:
+        return w.along(
+            self, dim, lambda row: list(accumulate(row, lambda a, b: w.tape.write(name, a, b)))
+        ), None
+
+    return run
+
+
 def _where(w: Writer, condition: Any, self: Real, other: Real) -> Symbols:
     if not isinstance(condition, Tensor):
         raise RefusedError("chooses by a condition on the input: use torch.maximum, minimum or clamp")
@@ -310,6 +320,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "prod": lambda w, self, dim=None, keepdim=False, **_: w.fold(
         self, dim, keepdim, lambda row: reduce(lambda a, b: w.tape.write("multiply", a, b), row)),
     "var": _variance, "std": lambda w, *given, **k: w.apply("sqrt", _variance(w, *given, **k)), "cumsum": _running,
+    "cummax": _running_extreme("maximum"), "cummin": _running_extreme("minimum"),
     "linalg_vector_norm": _vector_norm, "native_layer_norm": _layer_norm, "sort": _sort, "topk": _topk,
     "mm": lambda w, self, mat2: matmul(w, self, mat2), "bmm": lambda w, self, mat2: matmul(w, self, mat2), "matmul": matmul,
     "mv": lambda w, self, vec: matmul(w, self, vec), "dot": lambda w, self, tensor: matmul(w, self, tensor),

@@ -23,7 +23,7 @@ from attnc.prove import taylor_functions as tf
 from attnc.prove.lattice_bound import SingularError, grid, split
 from attnc.prove.taylor import GROW, TINY, Model, monomials
 
-_DEGREE, _SINGULAR = 2, 2.0**-7
+_DEGREE, _SINGULAR = 2, 2.0**-20
 _MOST = 2048  # cells at once
 Partials = tuple[Model | None, ...]
 

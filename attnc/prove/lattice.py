@@ -211,7 +211,8 @@ class LatticeNetwork:
                     ((*e, i) for i in range(m + 1) for e in names[: limits[i]]), key=lambda e: (sum(e), e)
                 )
                 place = {e: k for k, e in enumerate(made)}
-                places = [np.array([place[tuple([*e, i])] for e in names[: limits[i]]]) for i in range(m + 1)]
+                made_by = [[(*e, i) for e in names[: limits[i]]] for i in range(m + 1)]
+                places = [np.array([place[e] for e in row]) for row in made_by]
                 steps.append((limits, places, len(made)))
                 names = made
             self._plans[m] = steps, {e: k for k, e in enumerate(names)}

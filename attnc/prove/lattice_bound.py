@@ -23,8 +23,8 @@ from attnc.prove.taylor_functions import models
 
 _SHARE = 0.3  # of the target: polynomials with a larger radius are not halved
 _DEPTH = 6  # halvings of a polynomial
-_SMALLEST = 2.0**-22  # of a side of the box: smaller cells are not split
-_SINGULAR = 2.0**-7  # of a side: a cell so small on which f is not bounded is reported
+_SMALLEST = 2.0**-26  # of a side of the box: smaller cells are not split
+_SINGULAR = 2.0**-20  # of a side: a cell so small on which f is not bounded is reported
 _MEMORY = 12_000_000  # numbers of the largest array
 _MOST_CELLS = 1024  # at once
 
@@ -106,6 +106,26 @@ def split(centre: Array, half: Array) -> tuple[Array, Array]:
     return moved.reshape(-1, d), np.where(flat, half[:1], smaller.reshape(-1, d))
 
 
+def check_defined(f: Traced, lo: Array, hi: Array) -> None:
+    """Raise `SingularError` unless f is proved to be defined and bounded on the box; its small cells, if it has a singularity."""
+    x = monomials(len(lo), 2)
+    centre, half = grid(lo, hi, 4 if len(lo) <= 2 else 2)
+    while len(centre):
+        part, rest = slice(0, _MOST_CELLS), slice(_MOST_CELLS, None)
+        sizes = [model.size for model in models(f, x, centre[part], half[part])]
+        endless = ~np.isfinite(sizes).all(0)
+        _check_tiny(endless, centre[part], half[part], hi - lo)
+        made = split(centre[part][endless], half[part][endless])
+        centre, half = (np.concatenate(pair) for pair in zip(made, (centre[rest], half[rest]), strict=True))
+
+
+def _check_tiny(endless: Cells, centre: Array, half: Array, sides: Array) -> None:
+    tiny = endless & (half <= _SINGULAR * sides + 2.0**-40 * np.abs(centre)).all(1)
+    if tiny.any():
+        at = int(np.flatnonzero(tiny)[0])
+        raise SingularError(centre[at] - half[at], centre[at] + half[at])
+
+
 class _Search:
     """The state of a proof: cells to be done, the largest bound so far, the time."""
 
@@ -140,10 +160,7 @@ class _Search:
         results, bounded = self.errors(centre, half)
         self.cells += len(centre)
         again = ~bounded
-        tiny = again & (half <= _SINGULAR * self.sides + 2.0**-40 * np.abs(centre)).all(1)
-        if tiny.any():
-            at = int(np.flatnonzero(tiny)[0])
-            raise SingularError(centre[at] - half[at], centre[at] + half[at])
+        _check_tiny(again, centre, half, self.sides)
         sizes = np.zeros(len(centre))
         for e in results:
             with np.errstate(all="ignore"):
