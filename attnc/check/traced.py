@@ -247,7 +247,7 @@ class Proof:
             )
 
 
-def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
+def output_range(f: Traced, low: Array, high: Array, limit: int = _MOST_RANGES) -> tuple[Array, Array]:
     """Numbers that f, output by output, stays between on [low, high]. Raises `CheckError` if f may be undefined there."""
     count = len(f.returned)
     least, most, seen = np.full(count, np.inf), np.full(count, -np.inf), 0
@@ -265,7 +265,7 @@ def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
                 np.maximum(most, ends[1][:, good].max(1)),
             )
         left = ~good
-        if seen > _MOST_RANGES:
+        if seen > limit and left.any():
             at = ", ".join(
                 f"[{a:.6g}, {b:.6g}]" for a, b in zip(cells[0][left][0], cells[1][left][0], strict=True)
             )
