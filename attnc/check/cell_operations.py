@@ -14,6 +14,7 @@ from attnc.check.cell_values import (
     CellValue,
     above,
     below,
+    carried,
     chosen,
     column,
     exp_above,
@@ -75,7 +76,14 @@ class Cells:
         high = np.where((a.high <= 0) & (b.high <= 0), np.minimum(high, 0), high)
         nodes = None if a.nodes is None or b.nodes is None else a.nodes + b.nodes
         error = up(a.error + b.error + 2 * U * (a.size + b.size))
-        return made(a.centre + b.centre, a.radius + b.radius, (low, high), up(a.rest + b.rest), nodes, error)
+        return made(
+            a.centre + b.centre,
+            a.radius + b.radius,
+            (low, high),
+            carried(a.rest + b.rest, a, b),
+            nodes,
+            error,
+        )
 
     def subtract(self, a: CellValue, b: CellValue) -> CellValue:
         return self.add(a, self.negate(b))
@@ -88,7 +96,7 @@ class Cells:
         signs = ((a.low >= 0) & (b.low >= 0)) | ((a.high <= 0) & (b.high <= 0)) | (a is b)
         low = np.where(signs, np.maximum(low, 0), low)
         radius = np.abs(a.centre) * b.radius + np.abs(b.centre) * a.radius + a.radius * b.radius
-        rest = up(a.size * b.rest + b.size * a.rest + a.rest * b.rest)
+        rest = carried(a.size * b.rest + b.size * a.rest + a.rest * b.rest, a, b)
         nodes = None if a.nodes is None or b.nodes is None else a.nodes * b.nodes
         error = up(a.size * b.error + b.size * a.error + a.error * b.error + 2 * U * a.size * b.size)
         return made(a.centre * b.centre, radius, (low, high), rest, nodes, error)
@@ -106,7 +114,7 @@ class Cells:
         left = np.where(own > b.radius, own - b.radius, np.nan)
         radius = up(own * a.radius + np.abs(a.centre) * b.radius) / own / left * (1 + 2.0**-40)
         square = np.where(least > 0, least, np.nan) ** 2
-        rest = up(up(a.rest * b.size + a.size * b.rest) / square * (1 + 2.0**-40))
+        rest = carried(up(a.rest * b.size + a.size * b.rest) / square * (1 + 2.0**-40), a, b)
         nodes = None if a.nodes is None or b.nodes is None else a.nodes / b.nodes
         quotient = up(a.size / np.where(least > 0, least, np.nan))
         error = up(up(a.error * b.size + a.size * b.error) / square * (1 + 2.0**-40) + 2 * U * quotient)
@@ -128,7 +136,7 @@ class Cells:
         if a.nodes is not None:
             nodes = g(a.nodes)
             error = error + wrong(np.maximum(np.abs(ends[0]), np.abs(ends[1])) + slope * (a.rest + a.error))
-        rest = np.where(a.rest > 0, up(slope * a.rest), 0.0)
+        rest = carried(slope * a.rest, a)
         return made(centre, radius + wrong(np.abs(centre)), ends, rest, nodes, up(error))
 
     def exp(self, a: CellValue) -> CellValue:
@@ -239,7 +247,8 @@ class Cells:
             else column(slope, a.nodes) * a.nodes + column(shift * np.ones(1), a.nodes)
         )
         error = up(np.abs(slope) * a.error + 8 * U * size)
-        return made(centre, radius + 4 * U * size, ends, up(np.abs(slope) * a.rest + rest), nodes, error)
+        whole = np.where(rest == 0, carried(np.abs(slope) * a.rest, a), up(np.abs(slope) * a.rest + rest))
+        return made(centre, radius + 4 * U * size, ends, whole, nodes, error)
 
     def absolute(self, a: CellValue) -> CellValue:
         """αv + β ± β, where β is so large that both ends of the chord are below it; α = ±1 and β = 0 without a kink."""
@@ -281,7 +290,9 @@ class Cells:
             nodes = given[0] * a.nodes + given[1] * b.nodes + given[2]
         error = up(mix(a.error, b.error) + 8 * U * size)
         radius = mix(a.radius, b.radius) + 8 * U * size
-        rest = up(mix(a.rest, b.rest) + rise + 2 * U * np.where((share == 0) | (share == 1), 0, b.size))
+        one = ((share == 0) | (share == 1)) & (rise == 0)  # no kink
+        rest = up(mix(a.rest, b.rest) + rise + 2 * U * b.size)
+        rest = np.where(one, np.where(share == 0, b.rest, a.rest), rest)
         centre = mix(a.centre, b.centre) + rise
         return made(centre, radius, ends, rest, nodes, error)
 

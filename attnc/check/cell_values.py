@@ -105,6 +105,14 @@ def made(
     )  # fmt: skip
 
 
+def carried(formula: Array, *given: CellValue) -> Array:
+    """At least a formula for the rest of a value that has none if those it is computed from have none."""
+    none = given[0].rest == 0
+    for other in given[1:]:
+        none = none & (other.rest == 0)
+    return np.where(none, 0.0, up(formula))
+
+
 def relative_radius(a: CellValue) -> Array:
     """q = r/c where the disc is in the right half plane, else NaN."""
     q = up(a.radius / np.where(a.centre > 0, a.centre, np.nan))

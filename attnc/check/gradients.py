@@ -3,7 +3,7 @@
 Values carry their partial derivatives (dual numbers), which are values over cells themselves (`cell_values`), and `length`, a
 number that |∇v| does not exceed on the cell. At a kink the derivative is any convex combination of those beside it, so it is not
 longer than the longer one: |∇max(a, b)| <= max(|∇a|, |∇b|). f is Lipschitz with the constant K if every element of these sets is
-at most K, since a box is convex (Lebourg's mean value theorem). Σ_j (∂_j f)² is interpolated at Chebyshev nodes, as in `traced`."""
+at most K, since a box is convex (Lebourg's mean value theorem). Σ_j (∂_j f)² is interpolated at nodes, as in `traced`."""
 
 from __future__ import annotations
 

@@ -178,7 +178,8 @@ class Lattice:
         tilt = up(np.abs((weight * slope[0]).sum(1)) + 2 * lost * (weight * size).sum(1))
         least = np.maximum(total * _LESS - tilt * (1 + 2.0**-20), 0.0)  # W e^{-s/W} >= W - s
         safe = score[0] + 2.0**-40 * np.abs(score[0])
-        if not (np.abs(score[0]).max() < _MOST_SCORE and np.abs(zeta).max() < _MOST_SCORE):
+        parts = (score[0], zeta, slope[0], key * away[0], offset)
+        if not all(float(np.abs(part).max()) < _MOST_SCORE for part in parts):
             raise CheckError("its scores are too large to be checked")
         reach = np.stack([up(exp_above(safe + r * size).sum(1)) for r in RADII.tolist()])
         return AxisTable(score, slope, least, exp_above(safe + size) + _FLOOR, reach)

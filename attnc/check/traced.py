@@ -150,10 +150,8 @@ class Proof:
 
     def _remainders(self, sizes: _Sizes, degree: int) -> Array:
         """By output (outputs, M)."""
-        factors, tops = (
-            remainder_factors(degree, self.axes)[:, None],
-            [table.top[:, None] for table in sizes.tables],
-        )
+        factors = remainder_factors(degree, self.axes)[:, None]
+        tops = [table.top[:, None] for table in sizes.tables]
         errors = [table.remainder(degree)[:, None] for table in sizes.tables]
         own = np.zeros((len(sizes.index), len(self.net.sizes) - 1))
         for j in range(self.axes):
@@ -168,6 +166,15 @@ class Proof:
 
     def _at_nodes(self, low: Array, high: Array, degree: int) -> Array:
         """As `_axis_to_halve`, with nodes."""
+        bound, along, rest = self.bounds(low, high, degree)
+        choice = np.where(rest > 0.1 * self.claimed, -2, np.argmax(along, 0))
+        return np.asarray(np.where(bound <= self.claimed, -1, choice))
+
+    def bounds(self, low: Array, high: Array, degree: int) -> tuple[Array, Array, Array]:
+        """Of each cell: at least |network - f|, infinite where nothing is known; how much the interpolant varies along each axis
+        (d, M); and the rest of f.
+
+        Raises `CheckError` where a node refutes the claim."""
         count, d, n = len(low), self.axes, degree + 1
         self.nodes += count * n**d
         sizes = self._sizes(low, high)
@@ -178,7 +185,7 @@ class Proof:
         scale = up(scale.reshape(count, -1) * (1 + 2.0**-30))
         rounding = up(self.net.rounding * scale)
         remainder, denominator = self._remainders(sizes, degree), sums[:, -1]
-        worst, axis = np.zeros(count), np.zeros((d, count))
+        worst, along, weight = np.zeros(count), np.zeros((d, count)), np.arange(n) ** 2.0
         for i, a in enumerate(outputs):
             assert a.nodes is not None
             value = sums[:, i] - a.nodes * denominator
@@ -190,13 +197,10 @@ class Proof:
             bound = up(bound + a.rest)
             worst = np.fmax(worst, np.where(np.isnan(bound), np.inf, bound))
             for j in range(d):
-                weight = np.arange(n) ** 2.0
-                along = spectrum.sum(tuple(k + 1 for k in range(d) if k != j)) @ weight
-                axis[j] = np.fmax(axis[j], along)
-        proved = sizes.defined & cells.defined & (worst <= self.claimed)
-        choice = np.argmax(axis, 0)
-        kinked = sizes.rest > 0.1 * self.claimed
-        return np.asarray(np.where(proved, -1, np.where(kinked, -2, choice)))
+                others = tuple(k + 1 for k in range(d) if k != j)
+                along[j] = np.fmax(along[j], spectrum.sum(others) @ weight)
+        known = sizes.defined & cells.defined & (sizes.least > 0)
+        return np.where(known, worst, np.inf), along, sizes.rest
 
     def _best_axis(self, low: Array, high: Array) -> Array:
         """The axis along which halving helps most, judged by a cell of half the width in the middle."""
@@ -243,7 +247,7 @@ class Proof:
             )
 
 
-def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
+def output_range(f: Traced, low: Array, high: Array, limit: int = _MOST_RANGES) -> tuple[Array, Array]:
     """Numbers that f, output by output, stays between on [low, high]. Raises `CheckError` if f may be undefined there."""
     count = len(f.returned)
     least, most, seen = np.full(count, np.inf), np.full(count, -np.inf), 0
@@ -261,7 +265,7 @@ def output_range(f: Traced, low: Array, high: Array) -> tuple[Array, Array]:
                 np.maximum(most, ends[1][:, good].max(1)),
             )
         left = ~good
-        if seen > _MOST_RANGES:
+        if seen > limit and left.any():
             at = ", ".join(
                 f"[{a:.6g}, {b:.6g}]" for a, b in zip(cells[0][left][0], cells[1][left][0], strict=True)
             )
