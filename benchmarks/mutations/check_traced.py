@@ -113,7 +113,7 @@ CHECK_TRACED = [
         "bound = up(bound + a.rest)",
         "bound = up(bound)",
         "what a kink leaves is not added",
-        (f"{LATTICE}::test_bounds_of_cells_hold_at_points",),
+        (f"{LATTICE}::test_a_kink_alone",),
     ),
     Mutation(
         "check_traced: remainder of a cell",

@@ -259,10 +259,22 @@ def test_execution_is_at_least_its_formula_at_points(dtype: str) -> None:
     assert formula * 0.999 <= bound <= 1.5 * formula
 
 
+def test_a_kink_alone() -> None:
+    """|x| on [-1, ½] is 1 at an end, where the middle of its chord is ⅔."""
+    layer = random_layer(np.random.default_rng(3), (4,), 1, "float64", 1e-6)
+    for operations in ([("absolute", 0)], [("negate", 0), ("maximum", 0, 1)]):
+        f = Traced(0, 1, tuple(operations), (len(operations),))
+        bound, _, rest = Proof(f, layer, -np.ones(1), np.ones(1), math.inf).bounds(
+            np.array([[-1.0]]), np.array([[0.5]]), 4
+        )
+        assert 0.33 < rest[0] < 0.34 and 1 <= bound[0] < 1.3
+
+
 def test_other_keys_are_refused() -> None:
     layer = random_layer(np.random.default_rng(0), (4, 3))
-    for name, at in (("key", (5, 1)), ("offset", (5,))):
-        tensors = {k: v.copy() for k, v in layer.tensors.items()}
-        tensors[name][at] += 1.0
+    changed = {name: layer.tensors[name].copy() for name in ("key", "offset")}
+    changed["key"][[0, 1]] = changed["key"][[1, 0]]
+    changed["offset"][5] += 1.0
+    for name, numbers in changed.items():
         with pytest.raises(CheckError):
-            Lattice(Layer("lookup", (0,), 1, tensors))
+            Lattice(Layer("lookup", (0,), 1, {**layer.tensors, name: numbers}))

@@ -219,6 +219,7 @@ def test_a_limit_of_work_is_not_a_proof(nets: dict[str, Network]) -> None:
         (("multiply", 0, 1), ("sqrt", 2), ("power", 3, 2)),
         (("power", 0, -1), ("constant", 0.0), ("multiply", 3, 2)),
         (("divide", 0, 1), ("add", 0, 1)),
+        (("multiply", 0, 0), ("constant", 1e-30), ("subtract", 2, 3), ("sqrt", 4)),
     ],
 )
 def test_functions_that_are_not_defined_everywhere(
