@@ -34,7 +34,10 @@ class Dual:
     __slots__ = ("g", "slope", "v")
 
     def __init__(self, v: Model, g: Partials, slope: Array | None = None) -> None:
-        own = np.sqrt(sum((part.size * part.size for part in g if part is not None), np.zeros(v.cells))) * GROW + TINY
+        own = (
+            np.sqrt(sum((part.size * part.size for part in g if part is not None), np.zeros(v.cells))) * GROW
+            + TINY
+        )
         own = own if any(part is not None for part in g) else np.zeros(v.cells)
         self.v, self.g = v, g
         self.slope = own if slope is None else np.fmin(own, slope)
