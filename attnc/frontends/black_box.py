@@ -35,7 +35,7 @@ METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
 # fresh inputs for a measurement, and the softmax weights that it may compute
 POINTS, WEIGHTS = 1 << 16, 1 << 28
-SECONDS = 120.0  # for a proof
+SECONDS = 120.0  # CPU seconds for a proof
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -53,7 +53,7 @@ class FunctionRequest:
     tokens: int | None
     seed: int
     progress: Progress
-    seconds: float = SECONDS  # for a proof
+    seconds: float = SECONDS  # CPU seconds for a proof
     derived: bool = False  # whether the Lipschitz constant is proved from the operations of f
 
     @cached_property
