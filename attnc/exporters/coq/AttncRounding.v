@@ -1006,5 +1006,236 @@ Proof.
   rewrite <- output_exact; apply (executed_near x largest den y l); assumption.
 Qed.
 
+
+(** The same bound in a form that interval arithmetic evaluates well, with constants for a stretch of inputs: [lost] bounds
+    the share of the weights that moves, [grown] bounds [factor]. *)
+
+Definition swing (k : key) := (shift k + 2 * (shift k * shift k)) * (1 + E) + E.
+Definition numerator := sum (fun k => exp (lead k) * value s k) keys.
+Definition moving := sum (fun k => exp (lead k) * swing k) keys / mass.
+Definition spread (grown : R) :=
+  sum (fun k => exp (lead k)
+    * (swing k * Rabs (value s k - numerator / mass) + grown * ((1 + swing k) * size k))) keys / mass.
+Definition sizes := sum (fun k => size k + Rabs (own k) + 1) keys.
+Definition underflow := (24 * INR (length keys) + 448) * tau * sizes.
+
+Lemma exp_quadratic : forall a, 0 <= a <= / 2 -> exp a <= 1 + a + 2 * (a * a).
+Proof.
+  intros a H; assert (L := exp_ineq1_le (- a)).
+  replace a with (- - a) at 1 by ring; rewrite exp_Ropp.
+  apply Rle_trans with (/ (1 + - a)); [apply Rinv_le_contravar; lra|].
+  apply Rmult_le_reg_r with (1 + - a); [lra|]; rewrite Rinv_l by lra.
+  assert (0 <= a * a * (1 - 2 * a)) by (apply Rmult_le_pos; [apply Rmult_le_pos|]; lra). lra.
+Qed.
+
+Lemma shift_pos : forall k, In k keys -> 0 <= shift k.
+Proof.
+  intros k K; assert (P := score_error_pos k); assert (T := proj1 (below_top k K)); unfold shift.
+  assert (0 <= u * (Rabs (lead k) + score_error k + top + 2 * tau))
+    by (apply Rmult_le_pos; [lra|generalize (Rabs_pos (lead k)); lra]). lra.
+Qed.
+
+Lemma theta_swing : forall k, In k keys -> shift k <= / 2 -> 0 <= theta k <= swing k.
+Proof.
+  intros k K H; assert (P := shift_pos k K); assert (Q := exp_quadratic _ (conj P H)).
+  unfold theta, swing; assert (L := exp_ineq1_le (shift k)).
+  assert (1 * (1 + E) <= exp (shift k) * (1 + E)) by (apply Rmult_le_compat_r; lra).
+  assert (exp (shift k) * (1 + E) <= (1 + shift k + 2 * (shift k * shift k)) * (1 + E)) by (apply Rmult_le_compat_r; lra).
+  lra.
+Qed.
+
+Lemma numerator_output : output = numerator / mass.
+Proof.
+  assert (M := mass_ge_1); unfold output, numerator, share, Rdiv; rewrite Rmult_comm, <- sum_scale.
+  apply sum_ext; intros; ring.
+Qed.
+
+Lemma size_pos : forall k, Rabs (value s k) <= size k.
+Proof. intros k; unfold value, size; apply Rabs_triang. Qed.
+
+Lemma sizes_ge : 1 <= sizes.
+Proof.
+  unfold sizes; apply Rle_trans with (size ref + Rabs (own ref) + 1).
+  - unfold size; generalize (Rabs_pos (own ref * s)) (Rabs_pos (constant ref)) (Rabs_pos (own ref)); lra.
+  - apply (sum_one_le (fun k => size k + Rabs (own k) + 1)); [|exact ref_in]; intros k _.
+    unfold size; generalize (Rabs_pos (own k * s)) (Rabs_pos (constant k)) (Rabs_pos (own k)); lra.
+Qed.
+
+Lemma output_size : Rabs output <= sizes.
+Proof.
+  unfold output; apply Rle_trans with (1 := sum_Rabs _ _).
+  unfold sizes; apply sum_le; intros k K; rewrite Rabs_mult, (Rabs_pos_eq (share k)) by apply share_pos.
+  assert (S1 : share k <= 1) by (rewrite <- share_sum; apply sum_one_le; [intros; apply share_pos|exact K]).
+  assert (P := share_pos k); assert (Z := size_pos k); assert (V := Rabs_pos (value s k)).
+  assert (share k * Rabs (value s k) <= 1 * Rabs (value s k)) by (apply Rmult_le_compat_r; lra).
+  generalize (Rabs_pos (own k)); lra.
+Qed.
+
+Lemma exp_top : 0 < exp top <= 3.
+Proof. split; [apply exp_pos|]; apply Rle_trans with (exp 1); [apply exp_le; exact top_small|apply exp_le_3]. Qed.
+
+Lemma off_moving : (forall k, In k keys -> shift k <= / 2) ->
+  sum off keys <= moving + 12 * tau * INR (length keys).
+Proof.
+  intros H; unfold moving, Rdiv; rewrite (Rmult_comm (sum _ keys)), <- sum_scale.
+  rewrite (Rmult_comm (12 * tau)), <- (sum_const (12 * tau) keys).
+  rewrite <- (sum_add (fun k => / mass * (exp (lead k) * swing k)) (fun _ => 12 * tau)).
+  apply sum_le; intros k K; unfold off; assert (T := theta_swing k K (H k K)); assert (P := share_pos k).
+  assert (X := exp_top).
+  assert (tau * exp top <= tau * 3) by (apply Rmult_le_compat_l; lra).
+  assert (share k * theta k <= share k * swing k) by (apply Rmult_le_compat_l; lra).
+  unfold share, Rdiv in *; lra.
+Qed.
+
+Lemma bound_spread : forall lost grown,
+  (forall k, In k keys -> shift k <= / 2) ->
+  sum off keys <= lost <= / 2 -> factor <= grown <= 1 -> 0 <= factor ->
+  rounding_bound <= spread grown / (1 - lost) + underflow.
+Proof.
+  intros lost grown H L G F0; assert (M := mass_ge_1); assert (X := exp_top); assert (Z1 := sizes_ge).
+  assert (Os := output_size).
+  set (c := 4 * tau * exp top).
+  assert (C : 0 <= c <= 12 * tau).
+  { unfold c; assert (0 <= tau * exp top) by (apply Rmult_le_pos; lra).
+    assert (tau * exp top <= tau * 3) by (apply Rmult_le_compat_l; lra). lra. }
+  assert (S0 : forall k, 0 <= size k) by (intros k; apply Rle_trans with (2 := size_pos k), Rabs_pos).
+  assert (B : sum (fun k => off k * Rabs (value s k - output)) keys + factor * sum (fun k => (share k + off k) * size k) keys
+              <= spread grown + 12 * tau * ((INR (length keys) + 2) * sizes)).
+  { rewrite <- sum_scale, <- (sum_add (fun k => off k * Rabs (value s k - output))).
+    apply Rle_trans with (sum (fun k =>
+       / mass * (exp (lead k) * (swing k * Rabs (value s k - numerator / mass) + grown * ((1 + swing k) * size k)))
+       + 12 * tau * (2 * (size k + Rabs (own k) + 1) + sizes)) keys).
+    - apply sum_le; intros k K; rewrite <- numerator_output.
+      assert (T := theta_swing k K (H k K)); assert (P := share_pos k); assert (S := S0 k).
+      assert (V := Rabs_pos (value s k - output)).
+      assert (V' : Rabs (value s k - output) <= size k + sizes).
+      { apply Rle_trans with (1 := Rabs_triang _ _); rewrite Rabs_Ropp; generalize (size_pos k); lra. }
+      assert (O := Rabs_pos (own k)).
+      replace (/ mass * (exp (lead k) * (swing k * Rabs (value s k - output) + grown * ((1 + swing k) * size k))))
+        with (share k * swing k * Rabs (value s k - output) + grown * (share k * (1 + swing k) * size k))
+        by (unfold share; field; lra).
+      unfold off; fold c.
+      assert (A1 : share k * theta k <= share k * swing k) by (apply Rmult_le_compat_l; lra).
+      assert (A2 : share k * theta k * Rabs (value s k - output) <= share k * swing k * Rabs (value s k - output))
+        by (apply Rmult_le_compat_r; lra).
+      assert (A3 : c * Rabs (value s k - output) <= 12 * tau * (size k + sizes)) by (apply Rmult_le_compat; lra).
+      assert (A0 : 0 <= share k * theta k) by (apply Rmult_le_pos; lra).
+      assert (A4 : (share k + share k * theta k) * size k <= share k * (1 + swing k) * size k)
+        by (apply Rmult_le_compat_r; lra).
+      assert (A5 : 0 <= (share k + share k * theta k) * size k) by (apply Rmult_le_pos; lra).
+      assert (A6 : factor * ((share k + share k * theta k) * size k) <= grown * (share k * (1 + swing k) * size k))
+        by (apply Rmult_le_compat; lra).
+      assert (A7 : c * size k <= 12 * tau * size k) by (apply Rmult_le_compat_r; lra).
+      assert (A8 : 0 <= c * size k) by (apply Rmult_le_pos; lra).
+      assert (A9 : factor * (c * size k) <= 1 * (12 * tau * size k)) by (apply Rmult_le_compat; lra).
+      assert (0 <= tau * Rabs (own k)) by (apply Rmult_le_pos; lra).
+      lra.
+    - rewrite (sum_add (fun k => / mass * (exp (lead k) * (swing k * Rabs (value s k - numerator / mass)
+                                  + grown * ((1 + swing k) * size k))))
+                 (fun k => 12 * tau * (2 * (size k + Rabs (own k) + 1) + sizes))).
+      rewrite !sum_scale, (sum_add (fun k => 2 * (size k + Rabs (own k) + 1)) (fun _ => sizes)).
+      rewrite sum_scale, sum_const; fold sizes; unfold spread, Rdiv; apply Req_le; ring. }
+  unfold rounding_bound, remaining, underflow; fold sizes.
+  assert (R0 : 0 < 1 - lost <= 1 - sum off keys) by lra.
+  assert (R1 : / (1 - sum off keys) <= / (1 - lost) <= 2).
+  { split; [apply Rinv_le_contravar; lra|]. rewrite <- (Rinv_inv 2); apply Rinv_le_contravar; lra. }
+  assert (R2 : 0 < / (1 - sum off keys)) by (apply Rinv_0_lt_compat; lra).
+  set (a := sum (fun k => off k * Rabs (value s k - output)) keys) in *.
+  set (b := sum (fun k => (share k + off k) * size k) keys) in *.
+  assert (Ko : forall k, In k keys -> 0 <= off k).
+  { intros k K; unfold off; fold c; assert (T := theta_swing k K (H k K)).
+    assert (0 <= share k * theta k) by (apply Rmult_le_pos; [apply share_pos|lra]). lra. }
+  assert (a0 : 0 <= a) by (apply sum_nonneg; intros k K; apply Rmult_le_pos; [apply Ko, K|apply Rabs_pos]).
+  assert (b0 : 0 <= b).
+  { apply sum_nonneg; intros k K; apply Rmult_le_pos; [generalize (Ko k K) (share_pos k); lra|apply S0]. }
+  assert (0 <= factor * b) by (apply Rmult_le_pos; lra).
+  unfold Rdiv.
+  assert (D1 : (a + factor * b) * / (1 - sum off keys) <= (a + factor * b) * / (1 - lost)) by (apply Rmult_le_compat_l; lra).
+  assert (D2 : (a + factor * b) * / (1 - lost)
+               <= (spread grown + 12 * tau * ((INR (length keys) + 2) * sizes)) * / (1 - lost))
+    by (apply Rmult_le_compat_r; lra).
+  assert (D3 : 0 <= 12 * tau * ((INR (length keys) + 2) * sizes)).
+  { apply Rmult_le_pos; [lra|apply Rmult_le_pos; [generalize (pos_INR (length keys)); lra|lra]]. }
+  assert (D4 : 12 * tau * ((INR (length keys) + 2) * sizes) * / (1 - lost) <= 12 * tau * ((INR (length keys) + 2) * sizes) * 2)
+    by (apply Rmult_le_compat_l; lra).
+  lra.
+Qed.
+
 End Head.
 End Machine.
+
+(** One head whose output weight is 1, on a stretch of inputs *)
+
+(* What the module returns: the head's output, multiplied by 1 *)
+Definition runs_single (u tau E : R) (gated : bool) (gain offset : R) (keys : list key) (s y : R) :=
+  exists y0 y1, runs_head u tau E gated gain offset keys s y0 /\ reads tau y0 y1 /\ product u tau 1 y1 y.
+
+Lemma scales_1 : scales 1.
+Proof. right; exists 0%Z; simpl; apply Rabs_R1. Qed.
+
+(* The conditions on one key that are checked numerically *)
+Definition checked (u tau : R) (sq bq : bool) (gain offset s : R) (ref : key) (top : R) (k : key) :=
+  score_error u tau sq bq gain offset s k <= top /\
+  lead gain offset s ref k + score_error u tau sq bq gain offset s k <= top /\
+  shift u tau sq bq gain offset s ref top k <= / 2.
+
+Definition machine (u tau E : R) := 0 <= u <= / 1000 /\ 0 <= tau <= / 1000 /\ 0 <= E <= / 1000.
+
+Lemma factor_pos : forall u gated keys, 0 <= u -> INR (length keys) * u <= / 4 -> 0 <= factor u gated keys.
+Proof.
+  intros u gated keys U H; unfold factor, Rdiv; assert (0 <= INR (length keys) * u) by (apply Rmult_le_pos; [apply pos_INR|exact U]).
+  assert (1 * 1 <= (1 + u) ^ roundings gated keys * / (1 - INR (length keys) * u)); [|lra].
+  apply Rmult_le_compat; [lra|lra|apply pow_R1_Rle; lra|]; rewrite <- Rinv_1 at 1; apply Rinv_le_contravar; lra.
+Qed.
+
+Theorem stretch_rounding : forall u tau E gated sq bq gain offset keys ref top lost grown s y,
+  machine u tau E ->
+  (sq = true -> scales gain) /\ (bq = true -> offset = 0) ->
+  Forall sound keys -> In ref keys -> sums_ok u tau (length keys) ->
+  (gated = false -> Forall (fun k => own k = 0) keys) ->
+  factor u gated keys <= grown <= 1 -> top <= 1 ->
+  Forall (checked u tau sq bq gain offset s ref top) keys ->
+  moving u tau E sq bq gain offset keys s ref top + 12 * tau * INR (length keys) <= lost <= / 2 ->
+  runs_single u tau E gated gain offset keys s y ->
+  Rabs (y - exact_head gain offset keys s)
+    <= spread u tau E sq bq gain offset keys s ref top grown / (1 - lost) + underflow tau keys s.
+Proof.
+  intros u tau E gated sq bq gain offset keys ref top lost grown s y (HU & HT & HE) Q S I P O G T C L (y0 & y1 & R0 & R1 & R2).
+  rewrite Forall_forall in C, S.
+  assert (B : forall k, In k keys -> score_error u tau sq bq gain offset s k <= top /\
+                lead gain offset s ref k + score_error u tau sq bq gain offset s k <= top)
+    by (intros k K; destruct (C k K) as (C1 & C2 & _); split; assumption).
+  assert (H : forall k, In k keys -> shift u tau sq bq gain offset s ref top k <= / 2) by (intros k K; apply (C k K)).
+  assert (M := off_moving u tau E HU HT HE sq bq gain offset keys s ref top I B T H).
+  assert (O' : gated = false -> forall k, In k keys -> own k = 0).
+  { intros g; specialize (O g); rewrite Forall_forall in O; exact O. }
+  assert (N := head_rounding u tau E HU HT HE gated sq bq gain offset keys s ref top Q S I B T ltac:(lra) P O' y0 R0).
+  assert (F := factor_pos u gated keys ltac:(lra) (proj2 P)).
+  assert (W := bound_spread u tau E HU HT HE gated sq bq gain offset keys s ref top I B T ltac:(lra) lost grown H ltac:(lra) G F).
+  assert (D1 := reads_near tau HT _ _ R1); destruct R2 as [_ R2]; specialize (R2 scales_1); rewrite Rmult_1_l in R2.
+  assert (D2 := near_trans _ _ _ _ _ R2 (near_trans _ _ _ _ _ D1 N)); lra.
+Qed.
+
+(** float32 and float64 *)
+
+Inductive format := float32 | float64.
+Definition unit_roundoff (f : format) := match f with float32 => / 2 ^ 24 | float64 => / 2 ^ 53 end.
+Definition smallest (f : format) := match f with float32 => / 2 ^ 126 | float64 => / 2 ^ 1022 end.
+Definition exp_error (f : format) := match f with float32 => 40 * / 2 ^ 24 | float64 => 4 * / 2 ^ 53 end.
+
+Lemma smallest_range : forall f, 0 <= smallest f <= / 2 ^ 126.
+Proof.
+  assert (P : forall n, 0 < / 2 ^ n) by (intros; apply Rinv_0_lt_compat, pow_lt; lra).
+  intros [|]; unfold smallest; (split; [left; apply P|]); [lra|].
+  apply Rinv_le_contravar; [apply pow_lt; lra|apply Rle_pow; [lra|lia]].
+Qed.
+
+Lemma machine_format : forall f, machine (unit_roundoff f) (smallest f) (exp_error f).
+Proof.
+  assert (P : forall n, 0 < / 2 ^ n) by (intros; apply Rinv_0_lt_compat, pow_lt; lra).
+  assert (B : forall n, (24 <= n)%nat -> / 2 ^ n <= / 16777216).
+  { intros n N; apply Rinv_le_contravar; [lra|]; apply Rle_trans with (2 ^ 24); [lra|apply Rle_pow; [lra|exact N]]. }
+  assert (B24 := B 24%nat (le_n _)); assert (B53 := B 53%nat ltac:(lia)); assert (B126 := B 126%nat ltac:(lia)).
+  intros f; assert (S := smallest_range f); split; [|split; [lra|]]; destruct f; unfold unit_roundoff, exp_error.
+  all: generalize (P 24%nat) (P 53%nat); lra.
+Qed.
