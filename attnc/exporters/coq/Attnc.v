@@ -444,6 +444,9 @@ Proof.
   generalize (exp_pos s); intros; field; repeat split; nra.
 Qed.
 
+Lemma nothing : forall x, 0 / x = 0.
+Proof. intros x; unfold Rdiv; ring. Qed.
+
 Lemma gate_left : forall y x, y / (1 + exp (- x)) = y * (exp x / (1 + exp x)).
 Proof. intros y x; rewrite exp_Ropp; generalize (exp_pos x); intros; field; lra. Qed.
 

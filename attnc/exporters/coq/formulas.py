@@ -93,7 +93,7 @@ _NEGATIVE = "rewrite (Rmax_right s 0), (Rmin_left s 0), Rplus_0_l by lra"
 
 def _exponential(text: str) -> Formula:
     """A function that is linear above 0, and has exp (Rmin s 0) below."""
-    return Formula(text, (_NEGATIVE, f"{_ZERO}; rewrite ?Rdiv_0_l, exp_0"))
+    return Formula(text, (_NEGATIVE, f"{_ZERO}; rewrite ?nothing, exp_0"))
 
 
 def _selu(_: Function) -> Formula:

@@ -86,7 +86,9 @@ class Planner:
 
     def stretches(self, lo: float, hi: float) -> list[Stretch]:
         """The plan for [lo, hi]."""
-        marks = sorted({lo, hi, *(c for c in (*self.f.kinks, *self.cuts) if lo < c < hi)})
+        kinks = [k for k in self.f.kinks if lo < k < hi]
+        between = [a / 2 + b / 2 for a, b in pairwise(kinks)]  # so that each stretch has one sharp end
+        marks = sorted({lo, hi, *kinks, *between, *(c for c in self.cuts if lo < c < hi)})
         found = []
         with working(_BITS, 2):
             for a, b in pairwise(marks):
@@ -181,9 +183,8 @@ class Planner:
                 for k, w, v in zip(part.kept, weights, values, strict=True):
                     slope = lines[k].slope - r.slope
                     level = abs(float(lines[k].at(Fraction(c)) - r.at(Fraction(c))))
-                    noise += (
-                        w / total * (abs(v - mean) * (abs(float(slope)) * abs(s - c) + level + 2) + abs(v))
-                    )
+                    score = abs(float(slope)) * abs(s - c) + level + 2  # numerator and denominator err apart
+                    noise += w / total * (abs(v) + abs(mean)) * score
                 worst[c] = max(worst[c], noise)
         centre = min(worst, key=lambda c: (worst[c] > 1.5 * min(worst.values()), abs(c)))
         return centre, worst[centre] * abs(float(self.outputs[head])) * 2.0**-_NATIVE
@@ -212,7 +213,7 @@ def _points(a: float, b: float) -> list[float]:
     """Points of [a, b]: evenly spread, and ever closer to its ends."""
     width = b - a
     found = {a + width * i / _SAMPLES for i in range(_SAMPLES)} | {a, b}
-    for j in range(5, 40, 3):
+    for j in range(5, 46, 2):
         found |= {a + width * 2.0**-j, b - width * 2.0**-j}
     return sorted(s for s in found if a <= s <= b)
 

@@ -71,7 +71,7 @@ def proof_text(claim: Claim) -> str:
         f"Definition lo : Q := {literal(lo)}.\nDefinition hi : Q := {literal(hi)}.\nDefinition eps : Q := {literal(claim.eps)}.",
     ]
     if gauss is not None:
-        sections.append(gauss.text())
+        sections.append(gauss.text(claim.native))
     lemmas = [_lemma(i, s, formula, gauss, claim) for i, s in enumerate(stretches)]
     joined = "on_0"
     for i in range(1, len(stretches)):
