@@ -119,6 +119,11 @@ def interval(stretch: Stretch, native: bool, degree: int = DEGREE) -> str:
     return "first\n      [ " + "\n      | ".join(attempts) + " ]"
 
 
+def interval_text(domain: Interval) -> str:
+    """[lo, hi], in full digits."""
+    return f"[{domain.lo!r}, {domain.hi!r}]"
+
+
 def file_text(claim: Claim, header: Sequence[str]) -> str:
     """The whole file."""
     imports = (
