@@ -1,0 +1,138 @@
+"""Running coqc: a file is proved if it compiles, and if its theorems rest on nothing but the axioms that docs/coq.md lists."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+PROVED, FAILED, NOT_INSTALLED = "proved", "failed", "not installed"
+LIBRARIES = ("Attnc.v",)  # in the order in which they are compiled
+_REALS = ("ClassicalDedekindReals.sig_forall_dec", "ClassicalDedekindReals.sig_not_dec")
+_LOGIC = ("FunctionalExtensionality.functional_extensionality_dep", "Classical_Prop.classic")
+_INTEGERS = ("PrimInt63.", "Uint63.", "Sint63.")
+_FLOATS = ("PrimFloat.", "FloatAxioms.")
+_NEEDED = "coqc with CoqInterval: apt-get install coq libcoq-interval"
+
+
+@dataclass(frozen=True)
+class CoqCheck:
+    """What coqc said of a file: `status` is "proved", "failed" or "not installed".
+
+    It is true if the file is proved. `axioms` are those that the theorems rest on; `seconds` is CPU time."""
+
+    status: str
+    reason: str
+    seconds: float = 0.0
+    axioms: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.status == PROVED
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.reason}"
+
+
+def library(name: str) -> str:
+    """The text of one of the libraries that ship with attnc."""
+    return files("attnc.exporters.coq").joinpath(name).read_text(encoding="utf-8")
+
+
+def assumptions_text(stem: str, theorems: tuple[str, ...]) -> str:
+    """A file that prints what the theorems of another one rest on."""
+    lines = "\n".join(f"Print Assumptions {stem}.{name}." for name in theorems)
+    return f"(* The axioms on which the theorems of {stem}.v rest. *)\nRequire {stem}.\n{lines}\n"
+
+
+def run_coqc(
+    stem: str, text: str, theorems: tuple[str, ...], *, native: bool, timeout: float, compiled: Path | None = None
+) -> CoqCheck:
+    """Compile the libraries and `text` in a directory of its own, and look at the axioms.
+
+    `compiled` is a directory with compiled libraries: for many files in a row."""
+    coqc = shutil.which("coqc")
+    if coqc is None:
+        return CoqCheck(NOT_INSTALLED, f"there is no coqc on the path: install {_NEEDED}")
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        todo = {f"{stem}.v": text, f"{stem}_assumptions.v": assumptions_text(stem, theorems)}
+        if compiled is None:
+            todo = {file: library(file) for file in LIBRARIES} | todo
+        else:
+            for file in LIBRARIES:
+                shutil.copy(compiled / f"{file}o", work)
+        return _run_all(coqc, work, todo, native, timeout)
+
+
+def compile_libraries(directory: Path) -> None:
+    """Compile the libraries into a directory, for `run_coqc(..., compiled=...)`."""
+    coqc = shutil.which("coqc")
+    assert coqc is not None
+    for name in LIBRARIES:
+        (directory / name).write_text(library(name), encoding="utf-8")
+        subprocess.run(_command(coqc, name), cwd=directory, check=True, capture_output=True)
+
+
+def _command(coqc: str, file: str) -> list[str]:
+    return [coqc, "-q", "-w", "none", "-Q", ".", "", file]
+
+
+def _run_all(coqc: str, work: Path, todo: Mapping[str, str], native: bool, timeout: float) -> CoqCheck:
+    environment = {k: v for k, v in os.environ.items() if k not in ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")}
+    began, deadline, printed = _children(), time.monotonic() + timeout, ""
+    for file, text in todo.items():
+        (work / file).write_text(text, encoding="utf-8")
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            done = subprocess.run(
+                _command(coqc, file), cwd=work, env=environment, capture_output=True, text=True, timeout=left
+            )
+        except subprocess.TimeoutExpired:
+            return CoqCheck(FAILED, f"{file}: coqc took more than {timeout:g} s", _children() - began)
+        if done.returncode != 0:
+            said = " ".join((done.stderr or done.stdout).split())[-400:]
+            if "Cannot find a physical path" in said or "Unable to locate library" in said:
+                return CoqCheck(NOT_INSTALLED, f"{said}: install {_NEEDED}", _children() - began)
+            return CoqCheck(FAILED, f"{file}: {said or f'coqc ended with status {done.returncode}'}", _children() - began)
+        printed = done.stdout
+    seconds = _children() - began
+    axioms = axioms_in(printed)
+    if axioms is None:
+        return CoqCheck(FAILED, "coqc did not print the axioms", seconds)
+    unknown = [axiom for axiom in axioms if not is_allowed(axiom, native)]
+    if unknown:
+        return CoqCheck(FAILED, f"the proof rests on {', '.join(unknown)}", seconds, axioms)
+    return CoqCheck(PROVED, f"coqc accepts the proof ({seconds:.1f} CPU s)", seconds, axioms)
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def axioms_in(printed: str) -> tuple[str, ...] | None:
+    """The names that `Print Assumptions` printed; None if it printed nothing."""
+    if "Axioms:" not in printed and "Closed under the global context" not in printed:
+        return None
+    lines = [line for line in printed.splitlines() if line and not line[0].isspace()]
+    names = [re.split(r"[\s:]", line, maxsplit=1)[0] for line in lines]
+    return tuple(sorted({n for n in names if n not in ("Axioms", "Closed", "Section")}))
+
+
+def is_allowed(axiom: str, native: bool) -> bool:
+    """Whether a proof may rest on this axiom.
+
+    >>> is_allowed("Classical_Prop.classic", native=False), is_allowed("head.cheat", native=True)
+    (True, False)
+    """
+    if axiom in (*_REALS, *_LOGIC):
+        return True
+    return axiom.startswith((*_INTEGERS, *(_FLOATS if native else ())))

@@ -1,0 +1,124 @@
+"""Coq files of heads: `attnc.export(head, "head.v")`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import attnc
+from attnc.errors import CertificateError, FileError, InputError, Problem, UnknownFunctionError, UnsupportedError
+from attnc.exporters.coq.checking import (
+    FAILED,
+    LIBRARIES,
+    CoqCheck,
+    assumptions_text,
+    library,
+    run_coqc,
+)
+from attnc.exporters.coq.reading import numbers_in
+from attnc.exporters.coq.text import Claim, file_text, interval_text
+from attnc.exporters.export import CoqFile
+from attnc.functions import get
+from attnc.network.head import Head
+from attnc.records.certificate import Status
+from attnc.records.files import replacing
+from attnc.records.numbers import TENSORS
+
+THEOREMS = ("approximation",)
+TIMEOUT = 3600.0  # seconds
+_STEM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_OTHERS = "attnc writes theorems about single heads: heads of attnc.head, of attnc.load, and of the layers of a network"
+
+
+def write(x: Any, path: Path, *, native: bool = True, check: bool = False) -> CoqFile:
+    """See `attnc.export`."""
+    stem = checked_stem(path)
+    claim = claim_of(x, native)
+    text = text_of(x, claim, stem)
+    texts = {path.name: text, f"{stem}_assumptions.v": assumptions_text(stem, THEOREMS)}
+    texts |= {name: library(name) for name in LIBRARIES}
+    for name, content in texts.items():
+        with replacing(path.with_name(name)) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    verdict = check_file(x, path, native=native) if check else None
+    return CoqFile(path, tuple(path.with_name(name) for name in texts), THEOREMS, claim.eps, verdict)
+
+
+def check_file(x: Any, path: Path | str, *, native: bool = True, timeout: float = TIMEOUT) -> CoqCheck:
+    """Whether a file is the one that `attnc.export` writes for this head, and whether coqc proves it.
+
+    The text is compared with a new one, so a file that was edited fails, whatever it states. What is compiled is the new text,
+    with the libraries that ship with attnc."""
+    target = Path(path)
+    stem = checked_stem(target)
+    claim = claim_of(x, native)
+    text = text_of(x, claim, stem)
+    try:
+        found = target.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise FileError(f"cannot read {target}: {getattr(problem, 'strerror', None) or problem}") from problem
+    if found != text:
+        return CoqCheck(FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}")
+    return run_coqc(stem, text, THEOREMS, native=native, timeout=timeout)
+
+
+def _changed(found: str, claim: Claim) -> str:
+    """Whether the numbers of a file are those of the head, by their digests."""
+    try:
+        digests = numbers_in(found, claim.numbers.dtype).digests()
+    except InputError:
+        return ": its numbers cannot be read"
+    known = claim.numbers.digests()
+    other = [name for name in TENSORS if digests[name] != known[name]]
+    return f": {', '.join(other)} differ" if other else ": the numbers agree, the text does not"
+
+
+def checked_stem(path: Path) -> str:
+    """The name of the file as a Coq module."""
+    reserved = {Path(name).stem for name in LIBRARIES}
+    if not _STEM.fullmatch(path.stem) or path.stem in reserved or path.stem.endswith("_assumptions"):
+        raise InputError(
+            f"{path.name}: the name of a Coq file has letters, digits and _, starts with a letter and is not "
+            f"{', '.join(sorted(reserved))} or …_assumptions: for instance head.v"
+        )
+    return path.stem
+
+
+def claim_of(x: Any, native: bool) -> Claim:
+    """The approximation term of a head's certificate, as a claim about its numbers; raises if there is none."""
+    if not isinstance(x, Head):
+        raise UnsupportedError("this cannot be written as a Coq file", [Problem(type(x).__name__, _OTHERS)])
+    why = x.why_not_certified()
+    if why is not None:
+        raise CertificateError(f"there is no theorem to state: {why}")
+    certificate = x.certificate
+    name = certificate.facts["function"]
+    try:
+        f = get(name)
+    except UnknownFunctionError:
+        raise UnsupportedError(
+            "this function has no expression over Coq's reals in attnc",
+            [Problem(name, "it is not built in; attnc.functions.names() lists the functions that are")],
+        ) from None
+    if not certificate.status is Status.PROVED or certificate.approximation <= 0:
+        raise CertificateError(f"there is no theorem to state: the approximation term is {certificate.approximation:g}")
+    return Claim(x.numbers(), f, certificate.interval, certificate.approximation, native)
+
+
+def text_of(x: Head, claim: Claim, stem: str) -> str:
+    """The file."""
+    c, digests = x.certificate, claim.numbers.digests()
+    heads, p = claim.numbers.heads, claim.numbers.anchors_per_head
+    header = [
+        f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}, written by attnc {attnc.__version__}.",
+        "",
+        f"  {heads} head{'s' * (heads != 1)} of {p} anchors, stored in {claim.numbers.dtype}; digests (SHA-256) of the stored tensors:",
+        *(f"    {name + ':':<8}{digests[name]}" for name in TENSORS),
+        f"  its certificate: approximation {c.approximation!r}, rounding {c.rounding!r}, bound {c.bound!r}",
+        "",
+        "The theorem `approximation` is about the stored numbers and exact arithmetic. To check it:",
+        "",
+        *(f"  coqc {name}" for name in (*LIBRARIES, f"{stem}.v", f"{stem}_assumptions.v")),
+    ]
+    return file_text(claim, header)
