@@ -137,8 +137,10 @@ Variables (sq bq : bool) (gain offset : R) (igain ioffset : I.type) (keys : list
 Hypothesis Hgain : encl igain gain.
 Hypothesis Hoffset : encl ioffset offset.
 Hypothesis Hkeys : Forall2 same ikeys keys.
-Variables (ref : key) (iref : ikey) (top grown bound : R) (itop igrown ibound : I.type).
+(* [ref] is the reference of the bound, [pivot] the key whose exponential is 1 in what is evaluated: quotients are the same. *)
+Variables (ref pivot : key) (iref ipivot : ikey) (top grown bound : R) (itop igrown ibound : I.type).
 Hypothesis Href : same iref ref.
+Hypothesis Hpivot : same ipivot pivot.
 Hypothesis Htop : encl itop top.
 Hypothesis Hgrown : encl igrown grown.
 Hypothesis Hbound : encl ibound bound.
@@ -150,9 +152,10 @@ Definition i_term (s x err : I.type) (k : ikey) : option term :=
   let z := add (mul (i_slope k) x) (i_intercept k) in
   let eta := i_affine_error (i_scaling k) (i_bare k) (i_slope k) x z err in
   let ahead := add (mul (sub (i_slope k) (i_slope iref)) x) (sub (i_intercept k) (i_intercept iref)) in
+  let from_pivot := add (mul (sub (i_slope k) (i_slope ipivot)) x) (sub (i_intercept k) (i_intercept ipivot)) in
   let moved := add (add eta (mul iu (add (add (add (I.abs ahead) eta) itop) (mul (ofZ 2) itau)))) (mul (ofZ 4) itau) in
   if at_most eta itop && at_most (add ahead eta) itop && at_most moved half then
-    Some (Term (I.exp prec ahead)
+    Some (Term (I.exp prec from_pivot)
             (add (mul (add moved (mul (ofZ 2) (mul moved moved))) (add (ofZ 1) iE)) iE)
             (add (mul (i_own k) s) (i_constant k))
             (add (I.abs (mul (i_own k) s)) (I.abs (i_constant k))))
@@ -194,7 +197,7 @@ Let err_ok : encl (i_affine_error sq bq igain is (add (mul igain is) ioffset) (o
 Proof. apply encl_affine_error; try assumption; apply encl_ofZ. Qed.
 
 Definition good (t : term) (k : key) :=
-  encl (i_power t) (exp (lead gain offset s ref k)) /\
+  encl (i_power t) (exp (lead gain offset s pivot k)) /\
   encl (i_swing t) (swing u tau E sq bq gain offset s ref top k) /\
   encl (i_value t) (value s k) /\ encl (i_size t) (size s k) /\
   checked u tau sq bq gain offset s ref top k.
@@ -207,7 +210,7 @@ Lemma term_good : forall k i t, same i k ->
   good t k.
 Proof.
   intros k i t (S1 & S2 & S3 & S4 & S5 & S6); unfold i_term; cbv zeta.
-  assert (R := Href); destruct R as (R1 & R2 & _).
+  assert (R := Href); destruct R as (R1 & R2 & _); assert (P := Hpivot); destruct P as (P1 & P2 & _).
   set (x := add (mul igain is) ioffset) in *; assert (X := query_ok); assert (Er := err_ok); fold x in X, Er.
   set (err := i_affine_error sq bq igain is x (ofZ 0)) in *.
   set (eta := i_affine_error (i_scaling i) _ _ _ _ _).
@@ -220,7 +223,7 @@ Proof.
   destruct (at_most eta itop && at_most (add ahead eta) itop && at_most moved half) eqn:C; [|discriminate].
   apply andb_true_iff in C; destruct C as [C C3]; apply andb_true_iff in C; destruct C as [C1 C2].
   intros Eq; apply Some_inj in Eq; subst t; unfold good; cbn [i_power i_swing i_value i_size].
-  split; [enclose|]; split; [unfold swing; enclose|]; split; [unfold value; enclose|]; split; [unfold size; enclose|].
+  split; [unfold lead; enclose|]; split; [unfold swing; enclose|]; split; [unfold value; enclose|]; split; [unfold size; enclose|].
   unfold checked; repeat split.
   - apply (at_most_le _ _ _ _ Eta Htop C1).
   - apply (at_most_le _ _ _ _ (encl_add _ _ _ _ Ahead Eta) Htop C2).
@@ -246,6 +249,25 @@ Qed.
 Let owns_ok : encl i_owns (sum (fun k => Rabs (own k) + 1) keys).
 Proof. apply (encl_add_up _ _ same _ _ _ _ Hkeys); intros i k (S1 & S2 & S3 & _); enclose. Qed.
 
+Lemma repivot : forall phi : key -> R,
+  sum (fun k => exp (lead gain offset s ref k) * phi k) keys / mass gain offset keys s ref
+  = sum (fun k => exp (lead gain offset s pivot k) * phi k) keys / mass gain offset keys s pivot.
+Proof.
+  intros phi; unfold mass; set (c := exp (lead gain offset s ref pivot)); assert (C : c <> 0) by apply Rgt_not_eq, exp_pos.
+  assert (X : forall k, exp (lead gain offset s ref k) = c * exp (lead gain offset s pivot k))
+    by (intros k; unfold c; rewrite <- exp_plus; f_equal; unfold lead; ring).
+  rewrite (sum_ext (fun k => exp (lead gain offset s ref k) * phi k)
+             (fun k => c * (exp (lead gain offset s pivot k) * phi k))) by (intros k _; rewrite X; ring).
+  rewrite (sum_ext (fun k => exp (lead gain offset s ref k)) (fun k => c * exp (lead gain offset s pivot k)))
+    by (intros k _; apply X).
+  rewrite !sum_scale; unfold Rdiv; rewrite Rinv_mult.
+  replace (c * sum (fun k => exp (lead gain offset s pivot k) * phi k) keys *
+           (/ c * / sum (fun k => exp (lead gain offset s pivot k)) keys))
+    with (c * / c * (sum (fun k => exp (lead gain offset s pivot k) * phi k) keys *
+           / sum (fun k => exp (lead gain offset s pivot k)) keys)) by ring.
+  rewrite Rinv_r by exact C; ring.
+Qed.
+
 Theorem cell_good : cell_ok is = true ->
   let lost := moving u tau E sq bq gain offset keys s ref top + 12 * tau * INR (length keys) in
   Forall (checked u tau sq bq gain offset s ref top) keys /\ lost <= / 2 /\
@@ -255,17 +277,18 @@ Proof.
   destruct (i_terms _ _ _ ikeys) as [l|] eqn:T; [|discriminate].
   apply (terms_good _ _ _ Hkeys) in T; intros H; apply andb_true_iff in H; destruct H as [H1 H2].
   split; [clear - T; induction T as [|t k l m G _ IH]; constructor; [apply G|exact IH]|].
-  assert (M : encl (add_up i_power l) (mass gain offset keys s ref))
+  assert (M : encl (add_up i_power l) (mass gain offset keys s pivot))
     by (apply (encl_add_up _ _ good _ _ _ _ T); intros t k G; apply G).
-  assert (N : encl (add_up (fun t => mul (i_power t) (i_value t)) l) (numerator gain offset keys s ref))
+  assert (N : encl (add_up (fun t => mul (i_power t) (i_value t)) l) (numerator gain offset keys s pivot))
     by (apply (encl_add_up _ _ good _ _ _ _ T); intros t k (G1 & G2 & G3 & G4 & _); enclose).
   assert (L : encl (add (div (add_up (fun t => mul (i_power t) (i_swing t)) l) (add_up i_power l)) (mul (mul (ofZ 12) itau) i_count))
                 (moving u tau E sq bq gain offset keys s ref top + 12 * tau * INR (length keys))).
-  { unfold moving; enclose.
+  { unfold moving; rewrite repivot; enclose.
     apply (encl_add_up _ _ good _ _ _ _ T); intros t k (G1 & G2 & _); enclose. }
   set (lost := add _ (mul (mul (ofZ 12) itau) i_count)) in *.
   split; [apply (at_most_le _ _ _ _ L encl_half H1)|].
-  refine (at_most_le _ _ _ _ _ Hbound H2); unfold spread, underflow; enclose; try exact count_ok.
+  refine (at_most_le _ _ _ _ _ Hbound H2); unfold spread, underflow, numerator; rewrite !repivot; fold (numerator gain offset keys s pivot);
+    enclose; try exact count_ok.
   - apply (encl_add_up _ _ good _ _ _ _ T); intros t k (G1 & G2 & G3 & G4 & _); enclose.
   - unfold sizes; replace (sum (fun k => size s k + Rabs (own k) + 1) keys)
       with (sum (size s) keys + sum (fun k => Rabs (own k) + 1) keys)
@@ -424,28 +447,29 @@ Proof. intros a; repeat split; apply encl_ofQ. Qed.
 Lemma to_ikeys_same : forall l, Forall2 same (map to_ikey l) (map to_key l).
 Proof. induction l; simpl; constructor; [apply to_ikey_same|assumption]. Qed.
 
-(* On [a, b], with the key number [ref] as reference: |executed - exact| <= bound. [top] bounds how far the largest executed
+(* On [a, b], with the keys number [ref] as reference and [pivot] as pivot: |executed - exact| <= bound. [top] bounds how far the largest executed
    score is from that of the reference; cells are halved at most [depth] times. *)
-Definition rounding_ok (f : format) (h : head) (a b : Q) (ref : nat) (top bound : Q) (depth : nat) : bool :=
-  match nth_error (anchors h) ref with
-  | None => false
-  | Some r =>
+Definition rounding_ok (f : format) (h : head) (a b : Q) (ref pivot : nat) (top bound : Q) (depth : nat) : bool :=
+  match nth_error (anchors h) ref, nth_error (anchors h) pivot with
+  | Some r, Some q =>
       let ikeys := map to_ikey (anchors h) in
       let p := length (anchors h) in
       let grown := i_factor fine f (is_gated h) p in
       let iu := ofQ prec (unit_Q f) in
       let cell := cell_ok prec iu (i_tau prec) (ofQ prec (exp_Q f))
         (scaling_number (Qred (q_gain h))) (is_zero (q_offset h)) (ofQ prec (q_gain h)) (ofQ prec (q_offset h)) ikeys
-        (to_ikey r) (ofQ prec top) grown (ofQ prec bound) in
+        (to_ikey r) (to_ikey q) (ofQ prec top) grown (ofQ prec bound) in
       i_sums_ok fine f p && at_most grown (ofZ prec 1) && at_most (ofQ prec top) (ofZ prec 1)
       && covered cell depth (between prec a b)
+  | _, _ => false
   end.
 
-Theorem rounding_proved : forall f h a b ref top bound depth, rounding_ok f h a b ref top bound depth = true ->
+Theorem rounding_proved : forall f h a b ref pivot top bound depth, rounding_ok f h a b ref pivot top bound depth = true ->
   forall s y, Q2R a <= s <= Q2R b -> executes f h s y -> Rabs (y - exact h s) <= Q2R bound.
 Proof.
-  intros f h a b ref top bound depth H s y Hs Hy; unfold rounding_ok in H.
-  destruct (nth_error (anchors h) ref) as [r|] eqn:R; [|discriminate]; cbv zeta in H.
+  intros f h a b ref pivot top bound depth H s y Hs Hy; unfold rounding_ok in H.
+  destruct (nth_error (anchors h) ref) as [r|] eqn:R; [|discriminate].
+  destruct (nth_error (anchors h) pivot) as [q|]; [|discriminate]; cbv zeta in H.
   apply andb_true_iff in H; destruct H as [H C]; apply andb_true_iff in H; destruct H as [H T].
   apply andb_true_iff in H; destruct H as [N G].
   set (keys := map to_key (anchors h)) in *.
@@ -467,7 +491,7 @@ Proof.
   specialize (Cell _ (fun i x t e =>
     cell_good prec _ _ _ _ _ _ (encl_u prec f) (encl_tau prec f)
       (encl_E prec f) _ _ _ _ _ _ keys _ (encl_ofQ prec (q_gain h)) (encl_ofQ prec (q_offset h)) Same
-      (to_key r) (to_ikey r) _ _ _ _ _ _ (to_ikey_same r) (encl_ofQ prec top) Ge (encl_ofQ prec bound) x i e t)
+      (to_key r) (to_key q) (to_ikey r) (to_ikey q) _ _ _ _ _ _ (to_ikey_same r) (to_ikey_same q) (encl_ofQ prec top) Ge (encl_ofQ prec bound) x i e t)
     depth _ s C (encl_between prec a b s Hs)).
   cbv zeta in Cell; destruct Cell as (C1 & C2 & C3).
   refine (Rle_trans _ _ _ (stretch_rounding _ _ _ _ _ _ _ _ keys (to_key r) (Q2R top) _ _ s y (machine_format f) _ _ In_r

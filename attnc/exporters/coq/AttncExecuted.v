@@ -28,17 +28,17 @@ Definition fine := AttncEnclosure.F.PtoP 400.
 Definition prec := AttncEnclosure.F.PtoP 64.
 
 (* The rounding of a head on [a, b], by computation *)
-Definition rounding_ok (f : AttncRounding.format) (model : list Attnc.head) (a b : Q) (reference : nat) (top bound : Q) : bool :=
+Definition rounding_ok (f : AttncRounding.format) (model : list Attnc.head) (a b : Q) (reference pivot : nat) (top bound : Q) : bool :=
   match model with
-  | [h] => AttncEnclosure.rounding_ok fine prec f (executed_head h) a b reference top bound 60
+  | [h] => AttncEnclosure.rounding_ok fine prec f (executed_head h) a b reference pivot top bound 60
   | _ => false
   end.
 
-Theorem rounding : forall f model a b reference top bound, rounding_ok f model a b reference top bound = true ->
+Theorem rounding : forall f model a b reference pivot top bound, rounding_ok f model a b reference pivot top bound = true ->
   forall s, Q2R a <= s <= Q2R b -> forall y, executes f model s y -> Rabs (y - Attnc.network model s) <= Q2R bound.
 Proof.
-  intros f model a b reference top bound H s S y (h & -> & O & Y); cbn [rounding_ok] in H.
-  rewrite <- exact_network by exact O; exact (AttncEnclosure.rounding_proved _ _ _ _ _ _ _ _ _ _ H s y S Y).
+  intros f model a b reference pivot top bound H s S y (h & -> & O & Y); cbn [rounding_ok] in H.
+  rewrite <- exact_network by exact O; exact (AttncEnclosure.rounding_proved _ _ _ _ _ _ _ _ _ _ _ H s y S Y).
 Qed.
 
 (* The error of the module, from that of exact arithmetic and that of rounding *)

@@ -113,7 +113,7 @@ def _rounding_lemmas(name: str, turns: Sequence[Turn], bound: str) -> tuple[list
         lo, hi = literal(turn.lo), literal(turn.hi)
         lemmas.append(
             f"Lemma {name}_turn_{j} : {_for_all(lo, hi)} {_ROUNDED.format(bound)}.\n"
-            f"Proof. apply (AttncExecuted.rounding _ model {lo} {hi} {turn.reference} {literal(turn.top)}); "
+            f"Proof. apply (AttncExecuted.rounding _ model {lo} {hi} {turn.reference} {turn.pivot} {literal(turn.top)}); "
             "vm_compute; reflexivity. Qed."
         )
     return lemmas, _joined([f"{name}_turn_{j}" for j in range(len(turns))])

@@ -22,16 +22,20 @@ Wide = NDArray[np.longdouble]
 _DEEPEST = 7  # halvings of the domain
 _EVEN, _NEAR = 32, 46  # samples of a stretch: evenly spread, and ever closer to its ends
 _LEAST_TOP = 2.0**-20
+_GONE = 45.0  # a key whose score is this far below the largest has a weight of at most 3e-20
 _BITS = 160
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A part of a stretch on which one key is the reference: no executed score exceeds its exact one by more than `top`."""
+    """A part of a stretch on which one key is the reference: no executed score exceeds its exact one by more than `top`.
+
+    The exponentials are evaluated relative to that of the pivot."""
 
     lo: float
     hi: float
     reference: int
+    pivot: int
     top: float
 
 
@@ -72,15 +76,33 @@ class RoundingPlan:
         return [Share(lo, hi, part, math.nextafter(bound - part, 0.0), self.turns(lo, hi))]
 
     def turns(self, lo: float, hi: float) -> tuple[Turn, ...]:
-        """[lo, hi], cut where the largest score changes hands."""
-        found = []
+        """[lo, hi], cut where the largest score changes hands, and where a score that falls steeply ceases to matter."""
+        return tuple(self._turn(a, b) for a, b in pairwise(self._marks(lo, hi)))
+
+    def _marks(self, lo: float, hi: float) -> list[float]:
+        marks = {lo, hi}
+        slope = self.key[:, 0] * self.gain
+        level = self.key[:, 0] * self.offset + self.key[:, 1]
         for a, b in pairwise([lo, *self._switches(lo, hi), hi]):
-            ends = np.array([a, b], np.longdouble)
-            scores, errors = self._scores(ends), self._score_errors(ends)
-            reference = int(np.argmax(self._scores(ends.mean(keepdims=True))[:, 0]))
-            ahead = np.maximum(scores - scores[reference], 0) + errors
-            found.append(Turn(a, b, reference, _few_bits(max(1.5 * float(ahead.max()), _LEAST_TOP))))
-        return tuple(found)
+            marks |= {a, b}
+            winner = int(np.argmax(slope * np.longdouble(a / 2 + b / 2) + level))
+            for k in np.flatnonzero(abs(slope - slope[winner]) * (b - a) > 4 * _GONE):
+                x = float((level[winner] - _GONE - level[k]) / (slope[k] - slope[winner]))
+                marks |= {x} if a < x < b else set()
+        return sorted(marks)
+
+    def _turn(self, a: float, b: float) -> Turn:
+        s = np.linspace(a, b, 9, dtype=np.longdouble)
+        scores, errors = self._scores(s), self._score_errors(s)
+        reference = int(np.argmax(scores[:, 4]))
+        ahead = np.maximum(scores - scores[reference], 0) + errors
+        weight = np.exp(scores - scores.max(axis=0))
+        weight /= weight.sum(axis=0)
+        own, constant = self.value.T[:, :, None]
+        size = abs(own * s + constant) + abs((weight * (own * s + constant)).sum(axis=0))
+        slope = self.key[:, 0]
+        noise = [float((weight * size * abs(slope - k)[:, None]).sum(axis=0).max()) for k in slope]
+        return Turn(a, b, reference, int(np.argmin(noise)), _few_bits(max(1.5 * float(ahead.max()), _LEAST_TOP)))
 
     def rounding_at(self, points: Sequence[float]) -> Wide:
         """`spread` of AttncRounding.v, without what underflow adds."""
