@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,11 +27,13 @@ _NEEDED = "coqc with CoqInterval: apt-get install coq libcoq-interval"
 class CoqCheck:
     """What coqc said of a file: `status` is "proved", "failed" or "not installed".
 
-    It is true if the file is proved. `axioms` are those that the theorems rest on; `seconds` is CPU time."""
+    It is true if the file is proved. `axioms` are those that the theorems rest on. `seconds` is the CPU time of all files;
+    `times` has it by file."""
 
     status: str
     reason: str
     seconds: float = 0.0
+    times: Mapping[str, float] = field(default_factory=dict)
     axioms: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -53,7 +55,13 @@ def assumptions_text(stem: str, theorems: tuple[str, ...]) -> str:
 
 
 def run_coqc(
-    stem: str, text: str, theorems: tuple[str, ...], *, native: bool, timeout: float, compiled: Path | None = None
+    stem: str,
+    text: str,
+    theorems: tuple[str, ...],
+    *,
+    native: bool,
+    timeout: float,
+    compiled: Path | None = None,
 ) -> CoqCheck:
     """Compile the libraries and `text` in a directory of its own, and look at the axioms.
 
@@ -87,30 +95,34 @@ def _command(coqc: str, file: str) -> list[str]:
 
 def _run_all(coqc: str, work: Path, todo: Mapping[str, str], native: bool, timeout: float) -> CoqCheck:
     environment = {k: v for k, v in os.environ.items() if k not in ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")}
-    began, deadline, printed = _children(), time.monotonic() + timeout, ""
+    deadline, printed, times = time.monotonic() + timeout, "", dict[str, float]()
+
+    def result(status: str, reason: str, axioms: tuple[str, ...] = ()) -> CoqCheck:
+        return CoqCheck(status, reason, sum(times.values()), times, axioms)
+
     for file, text in todo.items():
         (work / file).write_text(text, encoding="utf-8")
-        left = max(0.1, deadline - time.monotonic())
+        began, left = _children(), max(0.1, deadline - time.monotonic())
         try:
             done = subprocess.run(
                 _command(coqc, file), cwd=work, env=environment, capture_output=True, text=True, timeout=left
             )
         except subprocess.TimeoutExpired:
-            return CoqCheck(FAILED, f"{file}: coqc took more than {timeout:g} s", _children() - began)
+            return result(FAILED, f"{file}: coqc took more than {timeout:g} s")
+        times[file] = _children() - began
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[-400:]
             if "Cannot find a physical path" in said or "Unable to locate library" in said:
-                return CoqCheck(NOT_INSTALLED, f"{said}: install {_NEEDED}", _children() - began)
-            return CoqCheck(FAILED, f"{file}: {said or f'coqc ended with status {done.returncode}'}", _children() - began)
+                return result(NOT_INSTALLED, f"{said}: install {_NEEDED}")
+            return result(FAILED, f"{file}: {said or f'coqc ended with status {done.returncode}'}")
         printed = done.stdout
-    seconds = _children() - began
     axioms = axioms_in(printed)
     if axioms is None:
-        return CoqCheck(FAILED, "coqc did not print the axioms", seconds)
+        return result(FAILED, "coqc did not print the axioms")
     unknown = [axiom for axiom in axioms if not is_allowed(axiom, native)]
     if unknown:
-        return CoqCheck(FAILED, f"the proof rests on {', '.join(unknown)}", seconds, axioms)
-    return CoqCheck(PROVED, f"coqc accepts the proof ({seconds:.1f} CPU s)", seconds, axioms)
+        return result(FAILED, f"the proof rests on {', '.join(unknown)}", axioms)
+    return result(PROVED, f"coqc accepts the proof ({sum(times.values()):.1f} CPU s)", axioms)
 
 
 def _children() -> float:

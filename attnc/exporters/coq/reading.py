@@ -20,7 +20,9 @@ def numbers_in(text: str, dtype: str) -> HeadNumbers:
     Raises InputError if the definition is not of the form that attnc writes."""
     models = _MODEL.findall(text)
     if len(models) != 1:
-        raise InputError(f"the file has {len(models)} definitions of a model as attnc writes it: one is expected")
+        raise InputError(
+            f"the file has {len(models)} definitions of a model as attnc writes it: one is expected"
+        )
     heads = _HEAD.findall(models[0])
     try:
         tops = np.array([_floats(top) for top, _ in heads])

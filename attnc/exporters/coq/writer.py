@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import attnc
-from attnc.errors import CertificateError, FileError, InputError, Problem, UnknownFunctionError, UnsupportedError
+from attnc.errors import (
+    CertificateError,
+    FileError,
+    InputError,
+    Problem,
+    UnknownFunctionError,
+    UnsupportedError,
+)
 from attnc.exporters.coq.checking import (
     FAILED,
     LIBRARIES,
@@ -59,7 +66,9 @@ def check_file(x: Any, path: Path | str, *, native: bool = True, timeout: float 
     except (OSError, UnicodeDecodeError) as problem:
         raise FileError(f"cannot read {target}: {getattr(problem, 'strerror', None) or problem}") from problem
     if found != text:
-        return CoqCheck(FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}")
+        return CoqCheck(
+            FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}"
+        )
     return run_coqc(stem, text, THEOREMS, native=native, timeout=timeout)
 
 
@@ -101,8 +110,10 @@ def claim_of(x: Any, native: bool) -> Claim:
             "this function has no expression over Coq's reals in attnc",
             [Problem(name, "it is not built in; attnc.functions.names() lists the functions that are")],
         ) from None
-    if not certificate.status is Status.PROVED or certificate.approximation <= 0:
-        raise CertificateError(f"there is no theorem to state: the approximation term is {certificate.approximation:g}")
+    if certificate.status is not Status.PROVED or certificate.approximation <= 0:
+        raise CertificateError(
+            f"there is no theorem to state: the approximation term is {certificate.approximation:g}"
+        )
     return Claim(x.numbers(), f, certificate.interval, certificate.approximation, native)
 
 
@@ -113,7 +124,7 @@ def text_of(x: Head, claim: Claim, stem: str) -> str:
     header = [
         f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}, written by attnc {attnc.__version__}.",
         "",
-        f"  {heads} head{'s' * (heads != 1)} of {p} anchors, stored in {claim.numbers.dtype}; digests (SHA-256) of the stored tensors:",
+        f"  {heads} head{'s' * (heads != 1)} of {p} anchors, stored in {claim.numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<8}{digests[name]}" for name in TENSORS),
         f"  its certificate: approximation {c.approximation!r}, rounding {c.rounding!r}, bound {c.bound!r}",
         "",
