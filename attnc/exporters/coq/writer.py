@@ -43,7 +43,10 @@ def write(x: Any, path: Path, *, native: bool = True, check: bool = False) -> Co
     stem = checked_stem(path)
     claim = claim_of(x, native)
     text = text_of(x, claim, stem)
-    texts = {path.name: text, f"{stem}_assumptions.v": assumptions_text(stem, THEOREMS)}
+    texts = {
+        path.name: text,
+        f"{stem}_assumptions.v": assumptions_text(tuple(f"{stem}.{name}" for name in THEOREMS)),
+    }
     texts |= {name: library(name) for name in LIBRARIES}
     for name, content in texts.items():
         with replacing(path.with_name(name)) as temporary:
@@ -69,7 +72,8 @@ def check_file(x: Any, path: Path | str, *, native: bool = True, timeout: float 
         return CoqCheck(
             FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}"
         )
-    return run_coqc(stem, text, THEOREMS, native=native, timeout=timeout)
+    theorems = tuple(f"{stem}.{name}" for name in THEOREMS)
+    return run_coqc({stem: text}, theorems, native=native, timeout=timeout)
 
 
 def _changed(found: str, claim: Claim) -> str:
