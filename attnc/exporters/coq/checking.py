@@ -91,7 +91,8 @@ def _run_all(
         return CoqCheck(status, reason, sum(times.values()), times, axioms)
 
     printed = ""
-    for file, text in (todo | ({_AXIOMS: assumptions_text(theorems)} if theorems else {})).items():
+    axioms_file = {_AXIOMS: assumptions_text(theorems)} if theorems else {}
+    for file, text in {**todo, **axioms_file}.items():
         (work / file).write_text(text, encoding="utf-8")
         began = _children()
         try:
