@@ -78,8 +78,8 @@ def export(
     arithmetic of torch on a CPU, and not for that of another runtime.
 
     `.v` is a file for the Coq proof assistant: it states the approximation term of the head's certificate as a theorem about the
-    stored numbers, and proves it with the library CoqInterval. `native=False` keeps the proof from computing in machine floats, so
-    that it rests on fewer axioms. With `check`, coqc runs, and `check` of the result is "proved", "failed" or "not installed".
+    stored numbers, and proves it with the library CoqInterval. With `native=False` the proof does not compute in machine floats,
+    so that it rests on fewer axioms. With `check`, coqc runs, and `check` of the result is "proved", "failed" or "not installed".
 
     Returns an `Export` for `.onnx` and a `CoqFile` for `.v`.
 

@@ -594,3 +594,90 @@ Proof.
   apply Rle_trans with (1 := Rabs_triang _ _), Rle_trans with (2 := E), Rplus_le_compat; [exact H|].
   rewrite Rabs_Ropp, Rabs_mult; apply Rmult_le_compat; auto using Rabs_pos.
 Qed.
+
+(** * Heads of two keys: functions of a quadratic form *)
+
+(* A token attends to itself with the score intercept - slope * q and the value height; the other key has score and value 0. *)
+Record pair := Pair { fall : Q; start : Q; height : Q }.
+
+Definition two_keys (q : R) (t : pair) : R :=
+  let z := Q2R (start t) - Q2R (fall t) * q in Q2R (height t) * (exp z / (exp z + exp 0)).
+Definition quadratic (model : list pair) (q : R) : R := sum (two_keys q) model.
+
+(* The same as a logistic function, and in a form that computes. *)
+Definition logistic (q : R) (t : pair) : R := number (height t) / (1 + exp (line (fall t) (- start t) q)).
+
+Lemma two_keys_logistic : forall q t, two_keys q t = logistic q t.
+Proof.
+  intros q t; unfold two_keys, logistic; cbv zeta; rewrite number_Q, line_Q, Q2R_opp, exp_0.
+  replace (Q2R (fall t) * q + - Q2R (start t)) with (- (Q2R (start t) - Q2R (fall t) * q)) by ring.
+  rewrite exp_Ropp; generalize (exp_pos (Q2R (start t) - Q2R (fall t) * q)); intros; field; lra.
+Qed.
+
+Definition ample (a gap : Q) (t : pair) : bool :=
+  Qle_bool 0 (fall t) && Qle_bool 0 (height t) && Qle_bool gap (fall t * a - start t).
+Definition heights (l : list pair) : Q := fold_right (fun t rest => height t + rest)%Q 0%Q l.
+
+Lemma ample_small : forall a gap q t, Q2R a <= q -> ample a gap t = true ->
+  0 <= two_keys q t <= Q2R (height t) * exp (- Q2R gap).
+Proof.
+  intros a gap q t H F; unfold ample in F.
+  apply Bool.andb_true_iff in F; destruct F as [F G]; apply Bool.andb_true_iff in F; destruct F as [F P].
+  apply Qle_bool_imp_le, Qle_Rle in F, P, G; rewrite RMicromega.Q2R_0 in F, P; rewrite Q2R_minus, Q2R_mult in G.
+  unfold two_keys; cbv zeta; rewrite exp_0; set (z := Q2R (start t) - Q2R (fall t) * q).
+  assert (Z : z <= - Q2R gap) by (unfold z; nra).
+  assert (E : exp z <= exp (- Q2R gap)) by (destruct Z as [Z|Z]; [left; apply exp_increasing, Z|right; rewrite Z; reflexivity]).
+  assert (0 < exp z) by apply exp_pos.
+  assert (S : 0 <= exp z / (exp z + 1) <= exp z).
+  { split; [apply Rlt_le, Rdiv_lt_0_compat; lra|].
+    unfold Rdiv; rewrite <- (Rmult_1_r (exp z)) at 3; apply Rmult_le_compat_l; [lra|].
+    rewrite <- Rinv_1; apply Rinv_le_contravar; lra. }
+  split; [nra|]; apply Rmult_le_compat_l; lra.
+Qed.
+
+Lemma quadratic_near : forall model mask a gap q, Q2R a <= q -> forallb (ample a gap) (drop mask model) = true ->
+  0 <= quadratic model q - quadratic (keep mask model) q <= Q2R (heights (drop mask model)) * exp (- Q2R gap).
+Proof.
+  intros model mask a gap q H F; unfold quadratic; rewrite (sum_split _ _ mask model).
+  match goal with |- 0 <= ?x + ?y - ?x <= _ => replace (x + y - x) with y by ring end.
+  induction (drop mask model) as [|t l IH]; simpl; [rewrite RMicromega.Q2R_0; lra|].
+  simpl in F; apply Bool.andb_true_iff in F; destruct F as [F0 F]; specialize (IH F).
+  generalize (ample_small a gap q t H F0); unfold heights in *; rewrite Q2R_plus; lra.
+Qed.
+
+Definition plan_pairs (mask : list bool) (model : list pair) : list pair :=
+  map (fun t => Pair (Qred (fall t)) (Qred (start t)) (Qred (height t))) (keep mask model).
+Definition planned_pairs (l : list pair) (q : R) : R := add (map (logistic q) l).
+
+Lemma planned_pairs_Q : forall mask model q, planned_pairs (plan_pairs mask model) q = quadratic (keep mask model) q.
+Proof.
+  intros mask model q; unfold planned_pairs, plan_pairs, quadratic; rewrite add_sum, sum_map.
+  rewrite <- (Rmult_1_l (sum (two_keys q) (keep mask model))); apply sum_scaled; intros t.
+  rewrite <- !two_keys_logistic; unfold two_keys; cbn [fall start height]; rewrite !Q2R_red; ring.
+Qed.
+
+(* The relative error on [a, b] of the heads against 1 / r. *)
+Theorem norm_stretch : forall model mask a b gap (r : R -> R) (B eps e : R),
+  forallb (ample a gap) (drop mask model) = true ->
+  (forall q, Q2R a <= q <= Q2R b -> 0 <= r q <= B) ->
+  B * (Q2R (heights (drop mask model)) * exp (- Q2R gap)) + e <= eps ->
+  (forall q, Q2R a <= q <= Q2R b -> Rabs (r q * planned_pairs (plan_pairs mask model) q - 1) <= e) ->
+  forall q, Q2R a <= q <= Q2R b -> Rabs (r q * quadratic model q - 1) <= eps.
+Proof.
+  intros model mask a b gap r B eps e F Hr E P q H.
+  specialize (Hr q H); specialize (P q H); rewrite planned_pairs_Q in P.
+  assert (N := quadratic_near model mask a gap q (proj1 H) F).
+  set (x := quadratic model q) in *; set (y := quadratic (keep mask model) q) in *.
+  set (d := Q2R (heights (drop mask model)) * exp (- Q2R gap)) in *.
+  replace (r q * x - 1) with ((r q * y - 1) + r q * (x - y)) by ring.
+  apply Rle_trans with (1 := Rabs_triang _ _), Rle_trans with (2 := E); rewrite Rplus_comm.
+  apply Rplus_le_compat; [|exact P]; rewrite Rabs_mult, !Rabs_pos_eq by lra; apply Rmult_le_compat; lra.
+Qed.
+
+Ltac explicit_pairs :=
+  match goal with |- context [plan_pairs ?m ?l] => computed (plan_pairs m l) end;
+  match goal with |- _ <= Q2R ?e => rewrite (constant e); computed (Qred e) end;
+  cbv [planned_pairs add map logistic line times number Qnum Qden Qopp Z.opp fall start height].
+Ltac small_pairs :=
+  match goal with |- context [heights ?l] => computed (Qred (heights l)) || idtac end;
+  constants; first [lra | interval with (i_prec 100)].

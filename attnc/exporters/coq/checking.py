@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _REALS = ("ClassicalDedekindReals.sig_forall_dec", "ClassicalDedekindReals.sig_n
 _LOGIC = ("FunctionalExtensionality.functional_extensionality_dep", "Classical_Prop.classic")
 _INTEGERS = ("PrimInt63.", "Uint63.", "Sint63.")
 _FLOATS = ("PrimFloat.", "FloatAxioms.")
+_AXIOMS = "attnc_assumptions.v"
 _NEEDED = "coqc with CoqInterval: apt-get install coq libcoq-interval"
 
 
@@ -27,11 +28,13 @@ _NEEDED = "coqc with CoqInterval: apt-get install coq libcoq-interval"
 class CoqCheck:
     """What coqc said of a file: `status` is "proved", "failed" or "not installed".
 
-    It is true if the file is proved. `axioms` are those that the theorems rest on; `seconds` is CPU time."""
+    It is true if the file is proved. `axioms` are those that the theorems rest on. `seconds` is the CPU time of all files;
+    `times` has it by file."""
 
     status: str
     reason: str
     seconds: float = 0.0
+    times: Mapping[str, float] = field(default_factory=dict)
     axioms: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -46,71 +49,77 @@ def library(name: str) -> str:
     return files("attnc.exporters.coq").joinpath(name).read_text(encoding="utf-8")
 
 
-def assumptions_text(stem: str, theorems: tuple[str, ...]) -> str:
-    """A file that prints what the theorems of another one rest on."""
-    lines = "\n".join(f"Print Assumptions {stem}.{name}." for name in theorems)
-    return f"(* The axioms on which the theorems of {stem}.v rest. *)\nRequire {stem}.\n{lines}\n"
+def assumptions_text(theorems: tuple[str, ...]) -> str:
+    """A file that prints what theorems rest on; they are given as stem.theorem."""
+    stems = " ".join(dict.fromkeys(name.split(".")[0] for name in theorems))
+    together = f"({', '.join(theorems)})" if len(theorems) > 1 else theorems[0]
+    return (
+        f"(* The axioms on which {', '.join(theorems)} rest. *)\nRequire {stems}.\n"
+        f"Definition theorems := {together}.\nPrint Assumptions theorems.\n"
+    )
 
 
 def run_coqc(
-    stem: str, text: str, theorems: tuple[str, ...], *, native: bool, timeout: float, compiled: Path | None = None
+    texts: Mapping[str, str],
+    theorems: tuple[str, ...],
+    *,
+    native: bool,
+    timeout: float,
+    work: Path | None = None,
 ) -> CoqCheck:
-    """Compile the libraries and `text` in a directory of its own, and look at the axioms.
+    """Compile the libraries and the files `texts` (by stem) in a directory of their own, and look at the axioms.
 
-    `compiled` is a directory with compiled libraries: for many files in a row."""
+    `work` is a directory in which libraries, and files that are not in `texts`, were compiled before: for many files in a row.
+    Then nothing is said of axioms unless `theorems` names some, as stem.theorem."""
     coqc = shutil.which("coqc")
     if coqc is None:
         return CoqCheck(NOT_INSTALLED, f"there is no coqc on the path: install {_NEEDED}")
+    todo = {f"{stem}.v": text for stem, text in texts.items()}
+    if work is not None:
+        return _run_all(coqc, work, todo, theorems, native, timeout)
     with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        todo = {f"{stem}.v": text, f"{stem}_assumptions.v": assumptions_text(stem, theorems)}
-        if compiled is None:
-            todo = {file: library(file) for file in LIBRARIES} | todo
-        else:
-            for file in LIBRARIES:
-                shutil.copy(compiled / f"{file}o", work)
-        return _run_all(coqc, work, todo, native, timeout)
+        libraries = {file: library(file) for file in LIBRARIES}
+        return _run_all(coqc, Path(name), libraries | todo, theorems, native, timeout)
 
 
-def compile_libraries(directory: Path) -> None:
-    """Compile the libraries into a directory, for `run_coqc(..., compiled=...)`."""
-    coqc = shutil.which("coqc")
-    assert coqc is not None
-    for name in LIBRARIES:
-        (directory / name).write_text(library(name), encoding="utf-8")
-        subprocess.run(_command(coqc, name), cwd=directory, check=True, capture_output=True)
+def _run_all(
+    coqc: str, work: Path, todo: Mapping[str, str], theorems: tuple[str, ...], native: bool, timeout: float
+) -> CoqCheck:
+    deadline, times = time.monotonic() + timeout, dict[str, float]()
 
+    def result(status: str, reason: str, axioms: tuple[str, ...] = ()) -> CoqCheck:
+        return CoqCheck(status, reason, sum(times.values()), times, axioms)
 
-def _command(coqc: str, file: str) -> list[str]:
-    return [coqc, "-q", "-w", "none", "-Q", ".", "", file]
-
-
-def _run_all(coqc: str, work: Path, todo: Mapping[str, str], native: bool, timeout: float) -> CoqCheck:
-    environment = {k: v for k, v in os.environ.items() if k not in ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")}
-    began, deadline, printed = _children(), time.monotonic() + timeout, ""
-    for file, text in todo.items():
+    printed = ""
+    axioms_file = {_AXIOMS: assumptions_text(theorems)} if theorems else {}
+    for file, text in {**todo, **axioms_file}.items():
         (work / file).write_text(text, encoding="utf-8")
-        left = max(0.1, deadline - time.monotonic())
+        began = _children()
         try:
-            done = subprocess.run(
-                _command(coqc, file), cwd=work, env=environment, capture_output=True, text=True, timeout=left
-            )
+            done = _run(coqc, work, file, max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return CoqCheck(FAILED, f"{file}: coqc took more than {timeout:g} s", _children() - began)
+            return result(FAILED, f"{file}: coqc took more than {timeout:g} s")
+        times[file] = _children() - began
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[-400:]
             if "Cannot find a physical path" in said or "Unable to locate library" in said:
-                return CoqCheck(NOT_INSTALLED, f"{said}: install {_NEEDED}", _children() - began)
-            return CoqCheck(FAILED, f"{file}: {said or f'coqc ended with status {done.returncode}'}", _children() - began)
+                return result(NOT_INSTALLED, f"{said}: install {_NEEDED}")
+            return result(FAILED, f"{file}: {said or f'coqc ended with status {done.returncode}'}")
         printed = done.stdout
-    seconds = _children() - began
     axioms = axioms_in(printed)
-    if axioms is None:
-        return CoqCheck(FAILED, "coqc did not print the axioms", seconds)
-    unknown = [axiom for axiom in axioms if not is_allowed(axiom, native)]
+    if theorems and axioms is None:
+        return result(FAILED, "coqc did not print the axioms")
+    unknown = [axiom for axiom in axioms or () if not is_allowed(axiom, native)]
     if unknown:
-        return CoqCheck(FAILED, f"the proof rests on {', '.join(unknown)}", seconds, axioms)
-    return CoqCheck(PROVED, f"coqc accepts the proof ({seconds:.1f} CPU s)", seconds, axioms)
+        return result(FAILED, f"the proof rests on {', '.join(unknown)}", axioms or ())
+    return result(PROVED, f"coqc accepts the proof ({sum(times.values()):.1f} CPU s)", axioms or ())
+
+
+def _run(coqc: str, work: Path, file: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """coqc, which sees no other libraries than those that are installed with it and those in `work`."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")}
+    command = [coqc, "-q", "-w", "none", "-Q", ".", "", file]
+    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=timeout)
 
 
 def _children() -> float:

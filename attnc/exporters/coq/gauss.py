@@ -1,7 +1,7 @@
 """Φ, the normal distribution function, by polynomials on cells: what the proofs for gelu need.
 
-Φ(0) = 1/2. On each cell [a, b] the derivative φ is compared with that of a polynomial P; by the mean value theorem Φ - P grows by at
-most sup|φ - P'|·(b - a) from a on, and the errors of the cells add up. Φ(-s) = 1 - Φ(s)."""
+Φ(0) = 1/2. On each cell [a, b] the derivative φ is compared with that of a polynomial P: by the mean value theorem Φ - P grows
+by at most sup|φ - P'|·(b - a) from a on, and the errors of the cells add up. Φ(-s) = 1 - Φ(s)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Gauss:
 
     def text(self, native: bool) -> str:
         """The lemmas: for each cell a polynomial that is near Φ."""
-        blocks = ["(* Polynomials near Phi s = 1/2 + RInt (fun t => exp (- (t * t) / 2) / sqrt (2 * PI)) 0 s. *)"]
+        blocks = [
+            "(* Polynomials near Phi s = 1/2 + RInt (fun t => exp (- (t * t) / 2) / sqrt (2 * PI)) 0 s. *)"
+        ]
         for i, cell in enumerate(self.cells):
             before = (
                 f"[1 / 2] 0 p_{i} {_r(cell.middle)} 0 0 {_r(cell.hi)} 0"
@@ -131,7 +133,12 @@ def _cell(a: float, b: float, wanted: float, before: Cell | None, bits: int) -> 
         slope = _slope(coefficients, middle, a, b)
         if slope * (b - a) <= wanted:
             break
-    jump = upper(abs(_value(coefficients, middle, a) - (_value(before.coefficients, before.middle, a) if before else arb(0.5))))
+    jump = upper(
+        abs(
+            _value(coefficients, middle, a)
+            - (_value(before.coefficients, before.middle, a) if before else arb(0.5))
+        )
+    )
     slope, jump = _up(slope), _up(jump + 2.0**-bits)
     error = _up((0.0 if before is None else before.error) + jump + slope * (b - a))
     return Cell(a, b, middle, coefficients, jump, slope, error)
@@ -144,8 +151,9 @@ def _up(x: float) -> float:
 
 
 def _exact(x: arb, bits: int) -> Fraction:
-    scaled = (x * arb(2) ** bits).mid()
-    return Fraction(int(scaled.floor().unique_fmpz()), 2**bits)
+    whole = (x * arb(2) ** bits).mid().floor().unique_fmpz()
+    assert whole is not None  # a midpoint is exact
+    return Fraction(int(whole), 2**bits)
 
 
 def _taylor(middle: float, degree: int, bits: int) -> tuple[Fraction, ...]:

@@ -7,10 +7,12 @@ import re
 import numpy as np
 
 from attnc.errors import InputError
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import Array, HeadNumbers
 
 _MODEL = re.compile(r"^Definition model : list head :=\n  \[(.*?)\]\.$", re.DOTALL | re.MULTILINE)
 _HEAD = re.compile(r"Head ((?:\S+ ){2}\S+)\s+\[([^\]]*)\]")
+_PAIRS = re.compile(r"^Definition model : list pair :=\n  \[(.*?)\]\.$", re.DOTALL | re.MULTILINE)
+_PAIR = re.compile(r"Pair ((?:\S+ ){2}[^\s;\]]+)")
 _ANCHOR = re.compile(r"Anchor ((?:\S+ ){3}[^\s;\]]+)")
 
 
@@ -20,7 +22,9 @@ def numbers_in(text: str, dtype: str) -> HeadNumbers:
     Raises InputError if the definition is not of the form that attnc writes."""
     models = _MODEL.findall(text)
     if len(models) != 1:
-        raise InputError(f"the file has {len(models)} definitions of a model as attnc writes it: one is expected")
+        raise InputError(
+            f"the file has {len(models)} definitions of a model as attnc writes it: one is expected"
+        )
     heads = _HEAD.findall(models[0])
     try:
         tops = np.array([_floats(top) for top, _ in heads])
@@ -28,6 +32,16 @@ def numbers_in(text: str, dtype: str) -> HeadNumbers:
         return HeadNumbers(tops[:, :2], rows[:, :, :2], rows[:, :, 2:], tops[:, 2], dtype=dtype)
     except (ValueError, IndexError) as problem:
         raise InputError(f"the model of the file cannot be read: {problem}") from None
+
+
+def pairs_in(text: str) -> Array:
+    """The slopes, intercepts and values of heads of two keys: (heads, 3)."""
+    models = _PAIRS.findall(text)
+    if len(models) != 1:
+        raise InputError(
+            f"the file has {len(models)} definitions of a model as attnc writes it: one is expected"
+        )
+    return np.array([_floats(row) for row in _PAIR.findall(models[0])])
 
 
 def _floats(text: str) -> list[float]:

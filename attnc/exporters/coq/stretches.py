@@ -165,13 +165,11 @@ class Planner:
         run = tuple(range(active[0], active[-1] + 1))
         return Part(reference, run if len(run) <= 1.2 * len(active) else tuple(active), len(lines), 0.0, gap)
 
-    def _centre(
-        self, head: int, part: Part, points: list[float], a: float, b: float
-    ) -> tuple[float, float]:
+    def _centre(self, head: int, part: Part, points: list[float], a: float, b: float) -> tuple[float, float]:
         """The centre around which rounding errors of the scores matter least, and what they amount to in units of 2^-53."""
         lines = self.heads[head]
         r = lines[part.reference]
-        worst = {c: 0.0 for c in (0.0, a, b, a / 2 + b / 2)}
+        worst = dict.fromkeys((0.0, a, b, a / 2 + b / 2), 0.0)
         for s in points:
             at = Fraction(s)
             weights = [math.exp(min(700.0, float(lines[k].at(at) - r.at(at)))) for k in part.kept]
@@ -231,7 +229,8 @@ def _short(x: float, a: float, b: float) -> float:
 
 def _switches(lines: list[Line], a: Fraction, b: Fraction) -> list[float]:
     """Where the largest score changes hands: the corners of the upper envelope between a and b."""
-    found, at = [], a
+    found: list[float] = []
+    at = a
     ahead = max(lines, key=lambda line: (line.at(a), line.slope))
     while True:
         steeper = [line for line in lines if line.slope > ahead.slope]

@@ -76,9 +76,7 @@ def proof_text(claim: Claim) -> str:
     joined = "on_0"
     for i in range(1, len(stretches)):
         joined = f"(join _ _ _ _ {joined} on_{i})"
-    statement = (
-        "Theorem approximation : forall s : R, Q2R lo <= s <= Q2R hi -> Rabs (network model s - f s) <= Q2R eps."
-    )
+    statement = "Theorem approximation : forall s : R, Q2R lo <= s <= Q2R hi -> Rabs (network model s - f s) <= Q2R eps."
     return "\n\n".join([*sections, *lemmas, f"{statement}\nProof. exact {joined}. Qed."]) + "\n"
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import attnc
-from attnc.errors import CertificateError, FileError, InputError, Problem, UnknownFunctionError, UnsupportedError
+from attnc.domain import Ball
+from attnc.errors import (
+    CertificateError,
+    FileError,
+    InputError,
+    Problem,
+    UnknownFunctionError,
+    UnsupportedError,
+)
 from attnc.exporters.coq.checking import (
     FAILED,
     LIBRARIES,
@@ -16,19 +24,23 @@ from attnc.exporters.coq.checking import (
     library,
     run_coqc,
 )
-from attnc.exporters.coq.reading import numbers_in
+from attnc.exporters.coq.norm import NormClaim, norm_text
+from attnc.exporters.coq.reading import numbers_in, pairs_in
 from attnc.exporters.coq.text import Claim, file_text, interval_text
 from attnc.exporters.export import CoqFile
 from attnc.functions import get
 from attnc.network.head import Head
+from attnc.network.norm import QuadraticHead
 from attnc.records.certificate import Status
 from attnc.records.files import replacing
-from attnc.records.numbers import TENSORS
+from attnc.records.numbers import digest
 
 THEOREMS = ("approximation",)
 TIMEOUT = 3600.0  # seconds
 _STEM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_OTHERS = "attnc writes theorems about single heads: heads of attnc.head, of attnc.load, and of the layers of a network"
+_OTHERS = (
+    "attnc writes theorems about heads: those of attnc.head and attnc.quadratic_head, also read by attnc.load"
+)
 
 
 def write(x: Any, path: Path, *, native: bool = True, check: bool = False) -> CoqFile:
@@ -36,7 +48,10 @@ def write(x: Any, path: Path, *, native: bool = True, check: bool = False) -> Co
     stem = checked_stem(path)
     claim = claim_of(x, native)
     text = text_of(x, claim, stem)
-    texts = {path.name: text, f"{stem}_assumptions.v": assumptions_text(stem, THEOREMS)}
+    texts = {
+        path.name: text,
+        f"{stem}_assumptions.v": assumptions_text(tuple(f"{stem}.{name}" for name in THEOREMS)),
+    }
     texts |= {name: library(name) for name in LIBRARIES}
     for name, content in texts.items():
         with replacing(path.with_name(name)) as temporary:
@@ -59,18 +74,27 @@ def check_file(x: Any, path: Path | str, *, native: bool = True, timeout: float 
     except (OSError, UnicodeDecodeError) as problem:
         raise FileError(f"cannot read {target}: {getattr(problem, 'strerror', None) or problem}") from problem
     if found != text:
-        return CoqCheck(FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}")
-    return run_coqc(stem, text, THEOREMS, native=native, timeout=timeout)
+        return CoqCheck(
+            FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}"
+        )
+    theorems = tuple(f"{stem}.{name}" for name in THEOREMS)
+    return run_coqc({stem: text}, theorems, native=native, timeout=timeout)
 
 
-def _changed(found: str, claim: Claim) -> str:
+def _changed(found: str, claim: Claim | NormClaim) -> str:
     """Whether the numbers of a file are those of the head, by their digests."""
-    try:
-        digests = numbers_in(found, claim.numbers.dtype).digests()
-    except InputError:
-        return ": its numbers cannot be read"
     known = claim.numbers.digests()
-    other = [name for name in TENSORS if digests[name] != known[name]]
+    try:
+        if isinstance(claim, Claim):
+            digests = numbers_in(found, claim.numbers.dtype).digests()
+        else:
+            columns = dict(zip(claim.numbers.names, pairs_in(found).T, strict=True))
+            digests = {
+                name: digest(name, column.astype(claim.numbers.dtype)) for name, column in columns.items()
+            }
+    except (InputError, ValueError):
+        return ": its numbers cannot be read"
+    other = [name for name in known if digests[name] != known[name]]
     return f": {', '.join(other)} differ" if other else ": the numbers agree, the text does not"
 
 
@@ -85,14 +109,22 @@ def checked_stem(path: Path) -> str:
     return path.stem
 
 
-def claim_of(x: Any, native: bool) -> Claim:
+def claim_of(x: Any, native: bool) -> Claim | NormClaim:
     """The approximation term of a head's certificate, as a claim about its numbers; raises if there is none."""
-    if not isinstance(x, Head):
+    if not isinstance(x, (Head, QuadraticHead)):
         raise UnsupportedError("this cannot be written as a Coq file", [Problem(type(x).__name__, _OTHERS)])
     why = x.why_not_certified()
     if why is not None:
         raise CertificateError(f"there is no theorem to state: {why}")
     certificate = x.certificate
+    if certificate.status is not Status.PROVED or not certificate.approximation > 0:
+        raise CertificateError(
+            f"there is no theorem to state: the approximation term is {certificate.approximation:g}"
+        )
+    if isinstance(x, QuadraticHead):
+        ball = certificate.holds_for
+        assert isinstance(ball, Ball)
+        return NormClaim(x.numbers(), ball.radius, certificate.approximation, native)
     name = certificate.facts["function"]
     try:
         f = get(name)
@@ -101,24 +133,28 @@ def claim_of(x: Any, native: bool) -> Claim:
             "this function has no expression over Coq's reals in attnc",
             [Problem(name, "it is not built in; attnc.functions.names() lists the functions that are")],
         ) from None
-    if not certificate.status is Status.PROVED or certificate.approximation <= 0:
-        raise CertificateError(f"there is no theorem to state: the approximation term is {certificate.approximation:g}")
     return Claim(x.numbers(), f, certificate.interval, certificate.approximation, native)
 
 
-def text_of(x: Head, claim: Claim, stem: str) -> str:
+def text_of(x: Head | QuadraticHead, claim: Claim | NormClaim, stem: str) -> str:
     """The file."""
-    c, digests = x.certificate, claim.numbers.digests()
-    heads, p = claim.numbers.heads, claim.numbers.anchors_per_head
+    c, numbers = x.certificate, claim.numbers
+    if isinstance(claim, Claim):
+        heads, p = claim.numbers.heads, claim.numbers.anchors_per_head
+        title = f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}"
+        size = f"{heads} head{'s' * (heads != 1)} of {p} anchors"
+    else:
+        title = f"Heads of two keys for {c.facts['function']} of |z|^2 / {claim.numbers.dim} + {claim.numbers.offset!r}"
+        size = f"{len(claim.numbers)} heads of two keys"
     header = [
-        f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}, written by attnc {attnc.__version__}.",
+        f"{title}, written by attnc {attnc.__version__}.",
         "",
-        f"  {heads} head{'s' * (heads != 1)} of {p} anchors, stored in {claim.numbers.dtype}; digests (SHA-256) of the stored tensors:",
-        *(f"    {name + ':':<8}{digests[name]}" for name in TENSORS),
+        f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
+        *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
         f"  its certificate: approximation {c.approximation!r}, rounding {c.rounding!r}, bound {c.bound!r}",
         "",
         "The theorem `approximation` is about the stored numbers and exact arithmetic. To check it:",
         "",
         *(f"  coqc {name}" for name in (*LIBRARIES, f"{stem}.v", f"{stem}_assumptions.v")),
     ]
-    return file_text(claim, header)
+    return file_text(claim, header) if isinstance(claim, Claim) else norm_text(claim, header)
