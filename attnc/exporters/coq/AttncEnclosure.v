@@ -397,8 +397,16 @@ Definition i_sums_ok (f : format) (p : nat) : bool :=
                              (mul fine (mul fine (ofZ fine 24) tn) g)) (mul fine (ofZ fine 6) t)) (mul fine n iu)
   && at_most (mul fine n iu) (div fine (ofZ fine 1) (ofZ fine 4)).
 
-Ltac enclosed := repeat first [assumption | apply encl_add | apply encl_sub | apply encl_mul | apply encl_div
-  | apply encl_power | apply encl_ofZ].
+Ltac enclosed := repeat match goal with
+  | |- encl (add _ _ _) _ => apply encl_add
+  | |- encl (sub _ _ _) _ => apply encl_sub
+  | |- encl (mul _ _ _) _ => apply encl_mul
+  | |- encl (div _ _ _) _ => apply encl_div
+  | |- encl (power _ _ _) _ => apply encl_power
+  | |- encl (ofZ _ (Z.of_nat _)) _ => assumption
+  | |- encl (ofZ _ _) _ => apply encl_ofZ
+  | |- _ => assumption
+  end.
 
 Lemma encl_u : forall prec f, encl (ofQ prec (unit_Q f)) (unit_roundoff f).
 Proof. intros prec f; rewrite <- unit_ok; apply encl_ofQ. Qed.

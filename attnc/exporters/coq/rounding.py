@@ -15,7 +15,12 @@ from attnc.exporters.coq.text import Claim, literal, model_text, proof_text
 from attnc.functions import Function
 from attnc.records.numbers import HeadNumbers
 
-LIBRARIES = ("Attnc.v", "AttncRounding.v", "AttncEnclosure.v", "AttncExecuted.v")  # in the order of compilation
+LIBRARIES = (
+    "Attnc.v",
+    "AttncRounding.v",
+    "AttncEnclosure.v",
+    "AttncExecuted.v",
+)  # in the order of compilation
 _IMPORTS = (
     "From Coq Require Import QArith Qreals Reals List Lra.\nFrom Interval Require Import Tactic.\n"
     "Require Import Attnc.\nRequire AttncRounding AttncEnclosure AttncExecuted.\nImport ListNotations.\nOpen Scope R_scope."
@@ -28,14 +33,19 @@ def rounding_text(numbers: HeadNumbers, domain: Interval, rounding: float) -> st
     >>> import attnc, torch
     >>> head = attnc.head("tanh", domain=(-4, 4), eps=1e-6, dtype=torch.float64)
     >>> text = rounding_text(head.numbers(), head.domain, head.certificate.rounding)
-    >>> text.strip().splitlines()[-2]
-    'Theorem rounding : forall s : R, Q2R lo <= s <= Q2R hi -> forall y : R, executes s y -> Rabs (y - network model s) <= Q2R bound.'
+    >>> text.strip().splitlines()[-2].partition("->")[2]
+    ' forall y : R, executes s y -> Rabs (y - network model s) <= Q2R bound.'
     """
     check_supported(numbers)
     turns = RoundingPlan(numbers).turns(domain.lo, domain.hi)
     lemmas, proof = _rounding_lemmas("rounding", turns, "bound")
     statement = f"Theorem rounding : {_for_all('lo', 'hi')} {_ROUNDED.format('bound')}."
-    return "\n\n".join([*_preamble(numbers, domain, rounding), *lemmas, f"{statement}\nProof. exact {proof}. Qed."]) + "\n"
+    return (
+        "\n\n".join(
+            [*_preamble(numbers, domain, rounding), *lemmas, f"{statement}\nProof. exact {proof}. Qed."]
+        )
+        + "\n"
+    )
 
 
 def executed_text(
@@ -95,9 +105,7 @@ def _share_lemmas(i: int, share: Share) -> Iterable[str]:
     r, lo, hi = literal(share.rounding), literal(share.lo), literal(share.hi)
     lemmas, proof = _rounding_lemmas(f"rounding_{i}", share.turns, r)
     yield from lemmas
-    yield (
-        f"Lemma rounding_{i} : {_for_all(lo, hi)} {_ROUNDED.format(r)}.\nProof. exact {proof}. Qed."
-    )
+    yield (f"Lemma rounding_{i} : {_for_all(lo, hi)} {_ROUNDED.format(r)}.\nProof. exact {proof}. Qed.")
     yield (
         f"Lemma executed_{i} : {_for_all(lo, hi)} {_EXECUTED}.\n"
         f"Proof.\n  intros s S y Y.\n"

@@ -102,7 +102,9 @@ class RoundingPlan:
         size = abs(own * s + constant) + abs((weight * (own * s + constant)).sum(axis=0))
         slope = self.key[:, 0]
         noise = [float((weight * size * abs(slope - k)[:, None]).sum(axis=0).max()) for k in slope]
-        return Turn(a, b, reference, int(np.argmin(noise)), _few_bits(max(1.5 * float(ahead.max()), _LEAST_TOP)))
+        return Turn(
+            a, b, reference, int(np.argmin(noise)), _few_bits(max(1.5 * float(ahead.max()), _LEAST_TOP))
+        )
 
     def rounding_at(self, points: Sequence[float]) -> Wide:
         """`spread` of AttncRounding.v, without what underflow adds."""
