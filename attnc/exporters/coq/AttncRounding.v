@@ -1239,3 +1239,71 @@ Proof.
   intros f; assert (S := smallest_range f); split; [|split; [lra|]]; destruct f; unfold unit_roundoff, exp_error.
   all: generalize (P 24%nat) (P 53%nat); lra.
 Qed.
+
+(** Exact arithmetic is one of the machines: the hypotheses of the theorem do not contradict each other. *)
+
+Lemma rounds_exact : forall u tau x, 0 <= u -> 0 <= tau -> rounds u tau x x.
+Proof. intros u tau x U T; exists 0, 0; rewrite Rabs_R0; repeat split; [exact U|exact T|ring]. Qed.
+
+Lemma reads_exact : forall tau x, reads tau x x.
+Proof. intros tau x; left; reflexivity. Qed.
+
+Lemma affine_exact : forall u tau k c x, 0 <= u -> 0 <= tau -> affine u tau k c x (k * x + c).
+Proof.
+  intros u tau k c x U T; exists x; split; [apply reads_exact|left; split; [apply rounds_exact; assumption|]].
+  intros _ C; rewrite C; replace (k * x + 0 - k * x) with 0 by ring; rewrite Rabs_R0; exact T.
+Qed.
+
+Lemma total_exact : forall u tau l, 0 <= u -> 0 <= tau -> l <> [] -> total u tau l (sum (fun x => x) l).
+Proof.
+  intros u tau l U T N; destruct l as [|x l]; [congruence|clear N]; revert x; induction l as [|b l IH]; intros x.
+  - simpl; rewrite Rplus_0_r; apply total_one.
+  - apply (total_add u tau [x] (b :: l) _ x x (sum (fun x => x) (b :: l)) (sum (fun x => x) (b :: l)));
+      [apply total_one|apply IH|apply Permutation_refl|apply reads_exact|apply reads_exact|].
+    apply rounds_exact; assumption.
+Qed.
+
+Lemma greatest : forall (A : Type) (f : A -> R) l, l <> [] -> exists m, In m (map f l) /\ forall x, In x l -> f x <= m.
+Proof.
+  intros A f l N; destruct l as [|a l]; [congruence|clear N]; revert a; induction l as [|b l IH]; intros a.
+  - exists (f a); split; [left; reflexivity|intros x [<-|[]]; lra].
+  - destruct (IH b) as (m & I & M); destruct (Rle_or_lt (f a) m) as [L|L].
+    + exists m; split; [right; exact I|intros x [<-|X]; [exact L|apply M, X]].
+    + exists (f a); split; [left; reflexivity|intros x [<-|X]; [lra|generalize (M x X); lra]].
+Qed.
+
+Theorem exact_runs : forall u tau E gated gain offset keys s, 0 <= u -> 0 <= tau -> 0 <= E -> keys <> [] ->
+  (gated = false -> forall k, In k keys -> own k = 0) ->
+  runs_head u tau E gated gain offset keys s (exact_head gain offset keys s).
+Proof.
+  intros u tau E gated gain offset keys s U T HE N O; set (x := gain * s + offset).
+  destruct (greatest _ (score x) keys N) as (m & Mi & Mm).
+  set (ex := fun k => exp (score x k - m)); set (S := sum ex keys).
+  set (term := fun k => ex k / S * value s k).
+  set (r := fun k => Run k (score x k) (score x k - m) (ex k) (ex k / S) (value s k) (term k)).
+  exists x, m, S, (map r keys); rewrite !map_map; cbn [of z d e w v t r].
+  split; [apply map_id|]; split; [apply affine_exact; assumption|]; split; [exact Mi|].
+  split; [intros q Q; apply in_map_iff in Q; destruct Q as (k & <- & K); apply Mm, K|].
+  split; [|split].
+  - intros q Q; apply in_map_iff in Q; destruct Q as (k & <- & K); unfold runs_key, r; cbn [of z d e w v t].
+    split; [apply affine_exact; assumption|].
+    split; [exists (score x k), m; split; [apply reads_exact|split; [apply reads_exact|apply rounds_exact; assumption]]|].
+    split; [exists (score x k - m), 0, 0; rewrite Rabs_R0; split; [apply reads_exact|]; split; [exact HE|]; split; [lra|unfold ex; ring]|].
+    split; [exists (ex k), S; split; [apply reads_exact|]; split; [apply reads_exact|left; apply rounds_exact; assumption]|].
+    split; [destruct gated; [apply affine_exact; assumption|unfold value; rewrite (O eq_refl k K); ring]|].
+    exists (ex k / S), (value s k); split; [apply reads_exact|]; split; [destruct gated; [apply reads_exact|reflexivity]|].
+    apply rounds_exact; assumption.
+  - unfold S; replace (sum ex keys) with (sum (fun y => y) (map ex keys)) by apply sum_map.
+    apply total_exact; try assumption; intros H; apply map_eq_nil in H; contradiction.
+  - replace (exact_head gain offset keys s) with (sum (fun y => y) (map term keys)).
+    + apply total_exact; try assumption; intros H; apply map_eq_nil in H; contradiction.
+    + rewrite sum_map; unfold exact_head, term; fold x.
+      assert (X : forall k, exp (score x k) = exp m * ex k) by (intros k; unfold ex; rewrite <- exp_plus; f_equal; ring).
+      rewrite (sum_ext (fun k => exp (score x k)) (fun k => exp m * ex k)) by (intros; apply X).
+      rewrite (sum_ext (fun k => exp (score x k) * value s k) (fun k => exp m * (ex k * value s k)))
+        by (intros k _; rewrite X; ring).
+      rewrite !sum_scale; fold S; unfold Rdiv; rewrite Rinv_mult.
+      replace (exp m * sum (fun k => ex k * value s k) keys * (/ exp m * / S))
+        with (exp m * / exp m * (/ S * sum (fun k => ex k * value s k) keys)) by ring.
+      rewrite Rinv_r, Rmult_1_l, <- sum_scale by apply Rgt_not_eq, exp_pos; apply sum_ext; intros; ring.
+Qed.
