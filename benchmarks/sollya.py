@@ -5,8 +5,8 @@ python benchmarks/sollya.py --quick    a smoke test; writes to out/ only
 python benchmarks/sollya.py --render   the table from the stored numbers
 
 Sollya's command `supnorm(p, f, I, absolute, q)` encloses sup |p - f| on I, with a ratio of at most 1 + q between the ends. It
-gets p = 0 and f = head - function, which must be analytic. So intervals are cut at the kinks, and where the anchor with the largest
-weight changes; pieces wider than 1 are halved, since it does not finish some of the heads otherwise.
+gets p = 0 and f = head - function, which must be analytic: intervals are cut at the kinks, and where anchors take over or fade.
+Pieces wider than 1 are halved, since it does not finish some of the heads otherwise.
 """
 
 from __future__ import annotations

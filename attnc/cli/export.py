@@ -20,6 +20,9 @@ _To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format: on
 _Engine = Annotated[str, typer.Option(help="What the file executes: softmax or closed-form.")]
 _Opset = Annotated[int | None, typer.Option(metavar="N", help="The operator set of ONNX, 18 to 23.")]
 _Check = Annotated[bool, typer.Option("--check", help="Coq: run coqc, and report what it says.")]
+_Executed = Annotated[
+    bool, typer.Option("--executed", help="Coq: a theorem about the executed error too, rounding included.")
+]
 _NoNative = Annotated[bool, typer.Option("--no-native", help="Coq: a proof without machine floats.")]
 
 
@@ -30,7 +33,10 @@ def export(
     engine: _Engine = "softmax",
     opset: _Opset = None,
     check: _Check = False,
-    no_native: _NoNative = False,
+    no_native: _Executed = Annotated[
+    bool, typer.Option("--executed", help="Coq: a theorem about the executed error too, rounding included.")
+]
+_NoNative = False,
     json: Json = False,
     force: Force = False,
 ) -> None:
@@ -62,7 +68,8 @@ def export(
         with out.progress_bar(f"loading {path}") as progress:
             saved = attnc.from_pretrained(path) if path.is_dir() else attnc.load(path)
             progress(f"writing and {'checking' if to == 'coq' else 'running'} {output}")
-            done = attnc.export(saved, output, engine=engine, opset=opset, check=check, native=not no_native)
+            coq = {"check": check, "native": not no_native, "executed": executed}
+            done = attnc.export(saved, output, engine=engine, opset=opset, **coq)
         seconds = time.perf_counter() - began
     if isinstance(done, CoqFile):
         _report_coq(path, done, seconds, json)
@@ -103,6 +110,7 @@ def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
     about = {
         "file": str(path),
         "theorem": f"|head - f| <= {done.eps!r} in exact arithmetic",
+        "theorems": ", ".join(done.theorems),
         "files": ", ".join(file.name for file in done.files),
         "coqc": said,
         **out.run_facts(seconds, {"output": str(done.path)}),

@@ -66,6 +66,7 @@ def run_coqc(
     native: bool,
     timeout: float,
     work: Path | None = None,
+    libraries: tuple[str, ...] = LIBRARIES,
 ) -> CoqCheck:
     """Compile the libraries and the files `texts` (by stem) in a directory of their own, and look at the axioms.
 
@@ -78,8 +79,8 @@ def run_coqc(
     if work is not None:
         return _run_all(coqc, work, todo, theorems, native, timeout)
     with tempfile.TemporaryDirectory() as name:
-        libraries = {file: library(file) for file in LIBRARIES}
-        return _run_all(coqc, Path(name), libraries | todo, theorems, native, timeout)
+        todo = {file: library(file) for file in libraries} | todo
+        return _run_all(coqc, Path(name), todo, theorems, native, timeout)
 
 
 def _run_all(

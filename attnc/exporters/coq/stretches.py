@@ -22,6 +22,7 @@ _BITS = 160  # of the samples
 _NOISE = 32.0  # interval arithmetic errs by at most this many times what an execution may err by
 _NATIVE = 53
 _FEW = 8  # anchors that are worth no further cut
+_CUTS = 6  # of one stretch, where anchors fade
 
 
 @dataclass(frozen=True)
@@ -117,19 +118,38 @@ class Planner:
     def _has_references(self, a: float, b: float) -> bool:
         return all(_reference(lines, a, b)[1] <= _LEAD for lines in self.heads)
 
-    def _fewer(self, a: float, b: float) -> list[Stretch]:
-        """[a, b] as one stretch, or as two halves if each needs far fewer anchors."""
+    def _fewer(self, a: float, b: float, cuts: int = _CUTS) -> list[Stretch]:
+        """[a, b] as one stretch, or as several that need fewer anchors."""
         whole = self._stretch(a, b)
+        x = self._fading(whole) if cuts else None
+        if x is not None:
+            return self._fewer(a, x, cuts - 1) + self._fewer(x, b, cuts - 1)
         middle = a / 2 + b / 2
-        if not a < middle < b:
-            return [whole]
         count = _cost(whole)
-        if count <= _FEW * len(self.heads):
+        if not a < middle < b or count <= _FEW * len(self.heads):
             return [whole]
         halves = [self._stretch(a, middle), self._stretch(middle, b)]
         if sum(map(_cost, halves)) <= 1.4 * count:
-            return self._fewer(a, middle) + self._fewer(middle, b)
+            return self._fewer(a, middle, cuts) + self._fewer(middle, b, cuts)
         return [whole]
+
+    def _fading(self, stretch: Stretch) -> float | None:
+        """Where an anchor fades that matters near one end of the stretch only: on less than half of it."""
+        a, b = stretch.lo, stretch.hi
+        found = []
+        for lines, part in zip(self.heads, stretch.parts, strict=True):
+            r = lines[part.reference]
+            for k in part.kept:
+                slope, offset = lines[k].slope - r.slope, lines[k].offset - r.offset
+                if slope == 0:
+                    continue
+                x = float(
+                    (-part.gap - 2 - offset) / slope
+                )  # its score is far enough below that of the reference
+                active = (b - x if slope > 0 else x - a) / (b - a)
+                if a < x < b and active < 0.5:
+                    found.append((active, x))
+        return min(found)[1] if found else None
 
     def _stretch(self, a: float, b: float) -> Stretch:
         references = [_reference(lines, a, b)[0] for lines in self.heads]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attnc
 from attnc.domain import Ball
@@ -26,6 +26,8 @@ from attnc.exporters.coq.checking import (
 )
 from attnc.exporters.coq.norm import NormClaim, norm_text
 from attnc.exporters.coq.reading import numbers_in, pairs_in
+from attnc.exporters.coq.rounding import LIBRARIES as EXECUTED_LIBRARIES
+from attnc.exporters.coq.rounding import executed_text
 from attnc.exporters.coq.text import Claim, file_text, interval_text
 from attnc.exporters.export import CoqFile
 from attnc.functions import get
@@ -43,42 +45,70 @@ _OTHERS = (
 )
 
 
-def write(x: Any, path: Path, *, native: bool = True, check: bool = False) -> CoqFile:
+def write(x: Any, path: Path, *, native: bool = True, check: bool = False, executed: bool = False) -> CoqFile:
     """See `attnc.export`."""
-    stem = checked_stem(path)
-    claim = claim_of(x, native)
-    text = text_of(x, claim, stem)
-    texts = {
-        path.name: text,
-        f"{stem}_assumptions.v": assumptions_text(tuple(f"{stem}.{name}" for name in THEOREMS)),
-    }
-    texts |= {name: library(name) for name in LIBRARIES}
+    written = _files(x, path, native, executed)
+    texts = {f"{stem}.v": text for stem, text in written.texts.items()}
+    texts[f"{path.stem}_assumptions.v"] = assumptions_text(written.theorems)
+    texts |= {name: library(name) for name in written.libraries}
     for name, content in texts.items():
         with replacing(path.with_name(name)) as temporary:
             temporary.write_text(content, encoding="utf-8")
-    verdict = check_file(x, path, native=native) if check else None
-    return CoqFile(path, tuple(path.with_name(name) for name in texts), THEOREMS, claim.eps, verdict)
+    verdict = check_file(x, path, native=native, executed=executed) if check else None
+    names = tuple(name.split(".")[1] for name in written.theorems)
+    return CoqFile(path, tuple(path.with_name(name) for name in texts), names, written.claim.eps, verdict)
 
 
-def check_file(x: Any, path: Path | str, *, native: bool = True, timeout: float = TIMEOUT) -> CoqCheck:
+def check_file(
+    x: Any, path: Path | str, *, native: bool = True, executed: bool = False, timeout: float = TIMEOUT
+) -> CoqCheck:
     """Whether a file is the one that `attnc.export` writes for this head, and whether coqc proves it.
 
     The text is compared with a new one, so a file that was edited fails, whatever it states. What is compiled is the new text,
     with the libraries that ship with attnc."""
     target = Path(path)
-    stem = checked_stem(target)
+    expected = _files(x, target, native, executed)
+    for stem, text in expected.texts.items():
+        file = target.with_name(f"{stem}.v")
+        try:
+            found = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = getattr(problem, "strerror", None) or problem
+            raise FileError(f"cannot read {file}: {reason}") from problem
+        if found != text:
+            changed = _changed(found, expected.claim)
+            return CoqCheck(FAILED, f"{file.name} is not the file that attnc writes for this head{changed}")
+    return run_coqc(
+        expected.texts, expected.theorems, native=native, timeout=timeout, libraries=expected.libraries
+    )
+
+
+class _Files(NamedTuple):
+    """What is written for a head: texts by stem, theorems as stem.theorem, libraries in the order of compilation."""
+
+    claim: Claim | NormClaim
+    texts: dict[str, str]
+    theorems: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+def _files(x: Any, path: Path, native: bool, executed: bool) -> _Files:
+    stem = checked_stem(path)
     claim = claim_of(x, native)
-    text = text_of(x, claim, stem)
-    try:
-        found = target.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise FileError(f"cannot read {target}: {getattr(problem, 'strerror', None) or problem}") from problem
-    if found != text:
-        return CoqCheck(
-            FAILED, f"{target.name} is not the file that attnc writes for this head{_changed(found, claim)}"
-        )
+    texts = {stem: text_of(x, claim, stem)}
     theorems = tuple(f"{stem}.{name}" for name in THEOREMS)
-    return run_coqc({stem: text}, theorems, native=native, timeout=timeout)
+    if not executed:
+        return _Files(claim, texts, theorems, LIBRARIES)
+    if not isinstance(claim, Claim):
+        raise UnsupportedError(
+            "the theorem about the executed error is about heads of attnc.head",
+            [Problem(type(x).__name__, "leave executed=True out")],
+        )
+    header = _header(x, claim, f"{stem}_executed", "executed", EXECUTED_LIBRARIES)
+    bound = x.certificate.bound
+    text = executed_text(claim.numbers, claim.function, claim.domain, bound, native=native)
+    texts[f"{stem}_executed"] = "(* " + "\n   ".join(header) + " *)\n" + text
+    return _Files(claim, texts, (*theorems, f"{stem}_executed.executed"), EXECUTED_LIBRARIES)
 
 
 def _changed(found: str, claim: Claim | NormClaim) -> str:
@@ -137,24 +167,33 @@ def claim_of(x: Any, native: bool) -> Claim | NormClaim:
 
 
 def text_of(x: Head | QuadraticHead, claim: Claim | NormClaim, stem: str) -> str:
-    """The file."""
+    """The file with the theorem about exact arithmetic."""
+    header = _header(x, claim, stem, "approximation", LIBRARIES)
+    return file_text(claim, header) if isinstance(claim, Claim) else norm_text(claim, header)
+
+
+def _header(
+    x: Head | QuadraticHead, claim: Claim | NormClaim, stem: str, theorem: str, libraries: tuple[str, ...]
+) -> list[str]:
+    """Which module the file is about, and how to check it."""
     c, numbers = x.certificate, claim.numbers
     if isinstance(claim, Claim):
         heads, p = claim.numbers.heads, claim.numbers.anchors_per_head
         title = f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}"
         size = f"{heads} head{'s' * (heads != 1)} of {p} anchors"
     else:
-        title = f"Heads of two keys for {c.facts['function']} of |z|^2 / {claim.numbers.dim} + {claim.numbers.offset!r}"
+        form = f"|z|^2 / {claim.numbers.dim} + {claim.numbers.offset!r}"
+        title = f"Heads of two keys for {c.facts['function']} of {form}"
         size = f"{len(claim.numbers)} heads of two keys"
-    header = [
+    about = "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
+    return [
         f"{title}, written by attnc {attnc.__version__}.",
         "",
         f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
         f"  its certificate: approximation {c.approximation!r}, rounding {c.rounding!r}, bound {c.bound!r}",
         "",
-        "The theorem `approximation` is about the stored numbers and exact arithmetic. To check it:",
+        f"The theorem `{theorem}` is about the stored numbers and {about}. To check it:",
         "",
-        *(f"  coqc {name}" for name in (*LIBRARIES, f"{stem}.v", f"{stem}_assumptions.v")),
+        *(f"  coqc {name}" for name in (*libraries, f"{stem}.v")),
     ]
-    return file_text(claim, header) if isinstance(claim, Claim) else norm_text(claim, header)
