@@ -7,9 +7,9 @@ import shutil
 import subprocess
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +30,9 @@ REFUSED = ("Unable to unify", "Numerical evaluation failed", "No applicable tact
 HEADS = {"tanh": (-4, 4), "sigmoid": (-8, 8), "relu": (-8, 8), "silu": (-8, 8), "gelu": (-8, 8)}
 
 
-def made(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> attnc.Head:
-    eps = 1e-6 if dtype == torch.float64 else 1e-4
-    return attnc.head(name, domain=HEADS[name], dtype=dtype, **{"eps": eps, **options})
+@cache
+def made(name: str, dtype: torch.dtype = torch.float64) -> attnc.Head:
+    return attnc.head(name, domain=HEADS[name], dtype=dtype, eps=1e-6 if dtype == torch.float64 else 1e-4)
 
 
 def rounding_of(head: attnc.Head, scale: float = 1.0) -> str:
