@@ -4,8 +4,8 @@ python benchmarks/sollya.py            JSON and the table of docs/arithmetic.md
 python benchmarks/sollya.py --quick    a smoke test; writes to out/ only
 python benchmarks/sollya.py --render   the table from the stored numbers
 
-Sollya's command `supnorm(p, f, I, absolute, q)` encloses sup |p - f| on I, with a ratio of at most 1 + q between the ends. It takes
-p = 0 and f = head - function. It needs an analytic f, so each interval is cut at the kinks, and where the anchor with the largest
+Sollya's command `supnorm(p, f, I, absolute, q)` encloses sup |p - f| on I, with a ratio of at most 1 + q between the ends. It
+gets p = 0 and f = head - function, which must be analytic. So intervals are cut at the kinks, and where the anchor with the largest
 weight changes; pieces wider than 1 are halved, since it does not finish some of the heads otherwise.
 """
 

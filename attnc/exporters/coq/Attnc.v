@@ -281,7 +281,7 @@ Definition times (k : Q) (x : R) : R :=
   match k with (1 # 1)%Q => x | (-1 # 1)%Q => - x | _ => number k * x end.
 Definition line (k c : Q) (x : R) : R :=
   match Qnum k, Qnum c with Z0, _ => number c | _, Z0 => times k x | _, _ => times k x + number c end.
-Definition from (m : Q) (s : R) : R := match Qnum m with Z0 => s | Zpos _ => s - number m | Zneg _ => s + number (- m) end.
+Definition from (m : Q) (s : R) : R := match Qnum m with Z0 => s | _ => s - number m end.
 Definition unit_or (t : term) (e : R) : R := match Qnum (rate t), Qnum (level t) with Z0, Z0 => 1 | _, _ => e end.
 Definition weight (m : Q) (s : R) (t : term) : R := unit_or t (exp (line (rate t) (level t) (from m s))).
 Definition product (m : Q) (s : R) (t : term) : R :=
@@ -313,7 +313,7 @@ Qed.
 
 Lemma from_Q : forall m s, from m s = s - Q2R m.
 Proof.
-  intros m s; unfold from; destruct (Qnum m) eqn:E; rewrite ?number_Q, ?(Q2R_Z0 _ E), ?Q2R_opp; ring.
+  intros m s; unfold from; destruct (Qnum m) eqn:E; rewrite ?number_Q, ?(Q2R_Z0 _ E); ring.
 Qed.
 
 Lemma weight_Q : forall m s t, weight m s t = exp (power m s t).
@@ -423,6 +423,15 @@ Ltac explicit :=
   match goal with |- context [plan ?m ?p] => computed (plan m p) end;
   match goal with |- _ <= Q2R ?e => rewrite (constant e); computed (Qred e) end;
   cbv [planned add map quotient product weight unit_or line times number from Qnum Qden Qopp Z.opp rate level gain base].
+
+(* With the variable t = s - m, of which lo <= t <= hi is known: no rounding of s near m is multiplied by steep slopes. *)
+Ltac recentre t m lo hi :=
+  let value q := let c := eval vm_compute in (Qred q) in eval cbv [number Qnum Qden] in (number c) in
+  let m := value m in let lo := value lo in let hi := value hi in
+  match goal with H : _ <= ?s <= _ |- _ =>
+    let E := fresh "E" in let D := fresh "D" in
+    remember (s - m) as t eqn:D; assert (E : s = t + m) by lra; clear D; assert (lo <= t <= hi) by lra; clear H; subst s
+  end.
 
 (* remainder (slack ...) + e <= eps *)
 Ltac small :=
@@ -681,3 +690,124 @@ Ltac explicit_pairs :=
 Ltac small_pairs :=
   match goal with |- context [heights ?l] => computed (Qred (heights l)) || idtac end;
   constants; first [lra | interval with (i_prec 100)].
+
+(** * Networks: affine maps and one function, exactly and with heads *)
+
+(* A row of weights and its bias. *)
+Definition dot (w : list Q) (x : list R) : R := sum (fun p => Q2R (fst p) * snd p) (combine w x).
+Definition affine (rows : list (list Q * Q)) (x : list R) : list R := map (fun row => dot (fst row) x + Q2R (snd row)) rows.
+
+Definition bounded (B : Q) (x : list R) : Prop := List.Forall (fun a => Rabs a <= Q2R B) x.
+Definition close (e : Q) (x y : list R) : Prop := Forall2 (fun a b => Rabs (a - b) <= Q2R e) x y.
+
+Definition mass (w : list Q) : Q := fold_right (fun a rest => Qred (Qabs.Qabs a + rest)) 0%Q w.
+Definition rows_bounded (rows : list (list Q * Q)) (B C : Q) : bool :=
+  Qle_bool 0 B && forallb (fun row => Qle_bool (mass (fst row) * B + Qabs.Qabs (snd row)) C) rows.
+Definition rows_close (rows : list (list Q * Q)) (e d : Q) : bool :=
+  Qle_bool 0 e && forallb (fun row => Qle_bool (mass (fst row) * e) d) rows.
+
+Lemma mass_cons : forall a w, Q2R (mass (a :: w)) = Rabs (Q2R a) + Q2R (mass w).
+Proof. intros a w; unfold mass; cbn [fold_right]; rewrite Q2R_red, Q2R_plus, Q2R_abs; reflexivity. Qed.
+
+Lemma mass_nonneg : forall w, 0 <= Q2R (mass w).
+Proof.
+  intros w; induction w as [|a w IH]; [unfold mass; simpl; rewrite RMicromega.Q2R_0; lra|].
+  rewrite mass_cons; generalize (Rabs_pos (Q2R a)); lra.
+Qed.
+
+Lemma dot_nil : forall x, dot [] x = 0.
+Proof. intros x; reflexivity. Qed.
+Lemma dot_none : forall w, dot w [] = 0.
+Proof. intros [|a w]; reflexivity. Qed.
+Lemma dot_cons : forall a w b x, dot (a :: w) (b :: x) = Q2R a * b + dot w x.
+Proof. intros; reflexivity. Qed.
+
+Lemma dot_bounded : forall w x B, 0 <= Q2R B -> bounded B x -> Rabs (dot w x) <= Q2R (mass w) * Q2R B.
+Proof.
+  intros w x B P H; assert (N : forall v, 0 <= Q2R (mass v) * Q2R B) by (intros v; generalize (mass_nonneg v); nra).
+  revert w; induction H as [|a x A H IH]; intros [|c w]; rewrite ?dot_nil, ?dot_none, ?Rabs_R0; try apply N.
+  rewrite dot_cons, mass_cons, Rmult_plus_distr_r; apply Rle_trans with (1 := Rabs_triang _ _), Rplus_le_compat; [|apply IH].
+  rewrite Rabs_mult; apply Rmult_le_compat_l; [apply Rabs_pos|exact A].
+Qed.
+
+Lemma dot_close : forall w x y e, 0 <= Q2R e -> close e x y -> Rabs (dot w x - dot w y) <= Q2R (mass w) * Q2R e.
+Proof.
+  intros w x y e P H; assert (N : forall v, 0 <= Q2R (mass v) * Q2R e) by (intros v; generalize (mass_nonneg v); nra).
+  revert w; induction H as [|a b x y A H IH]; intros [|c w]; rewrite ?dot_nil, ?dot_none, ?Rminus_0_r, ?Rabs_R0; try apply N.
+  rewrite !dot_cons, mass_cons, Rmult_plus_distr_r.
+  replace (Q2R c * a + dot w x - (Q2R c * b + dot w y)) with (Q2R c * (a - b) + (dot w x - dot w y)) by ring.
+  apply Rle_trans with (1 := Rabs_triang _ _), Rplus_le_compat; [|apply IH].
+  rewrite Rabs_mult; apply Rmult_le_compat_l; [apply Rabs_pos|exact A].
+Qed.
+
+Lemma affine_bounded : forall rows B C x, rows_bounded rows B C = true -> bounded B x -> bounded C (affine rows x).
+Proof.
+  intros rows B C x F H; unfold rows_bounded in F; apply Bool.andb_true_iff in F; destruct F as [P F].
+  apply Qle_bool_imp_le, Qle_Rle in P; rewrite RMicromega.Q2R_0 in P.
+  unfold bounded, affine; rewrite Forall_map; apply Forall_forall; intros row I.
+  rewrite forallb_forall in F; specialize (F row I); apply Qle_bool_imp_le, Qle_Rle in F.
+  rewrite Q2R_plus, Q2R_mult, Q2R_abs in F; apply Rle_trans with (1 := Rabs_triang _ _), Rle_trans with (2 := F).
+  apply Rplus_le_compat_r, dot_bounded; assumption.
+Qed.
+
+Lemma affine_close : forall rows e d x y, rows_close rows e d = true -> close e x y -> close d (affine rows x) (affine rows y).
+Proof.
+  intros rows e d x y F H; unfold rows_close in F; apply Bool.andb_true_iff in F; destruct F as [P F].
+  apply Qle_bool_imp_le, Qle_Rle in P; rewrite RMicromega.Q2R_0 in P.
+  induction rows as [|row rows IH]; [apply Forall2_nil|]; simpl in F; apply Bool.andb_true_iff in F; destruct F as [F0 F].
+  apply Forall2_cons; [|exact (IH F)].
+  apply Qle_bool_imp_le, Qle_Rle in F0; rewrite Q2R_mult in F0; apply Rle_trans with (2 := F0).
+  match goal with |- Rabs (?u + ?c - (?v + ?c)) <= _ => replace (u + c - (v + c)) with (u - v) by ring end.
+  apply dot_close; assumption.
+Qed.
+
+Lemma close_refl : forall x, close 0 x x.
+Proof.
+  intros x; induction x as [|a x IH]; constructor; [|exact IH].
+  rewrite Rminus_eq_0, Rabs_R0, RMicromega.Q2R_0; lra.
+Qed.
+
+(* A head h in place of f, which has the Lipschitz constant 1, where exact arguments are at most B and errors at most e. *)
+Lemma head_close : forall (h f : R -> R) lo hi B e delta d x y,
+  (forall s, Q2R lo <= s <= Q2R hi -> Rabs (h s - f s) <= Q2R delta) -> (forall a b, Rabs (f a - f b) <= Rabs (a - b)) ->
+  Qle_bool (lo + B + e) 0 && Qle_bool (B + e) hi && Qle_bool (delta + e) d = true ->
+  bounded B y -> close e x y -> close d (map h x) (map f y).
+Proof.
+  intros h f lo hi B e delta d x y H L F Y X.
+  apply Bool.andb_true_iff in F; destruct F as [F D]; apply Bool.andb_true_iff in F; destruct F as [F G].
+  apply Qle_bool_imp_le, Qle_Rle in F, G, D; rewrite !Q2R_plus in F; rewrite Q2R_plus in G, D; rewrite RMicromega.Q2R_0 in F.
+  revert Y; induction X as [|a b x y A X IH]; intros Y; [apply Forall2_nil|].
+  inversion_clear Y as [|? ? Yb Y']; apply Forall2_cons; [|exact (IH Y')].
+  assert (I : Q2R lo <= a <= Q2R hi).
+  { assert (Ra := Rabs_triang (a - b) b); replace (a - b + b) with a in Ra by ring.
+    generalize (Rle_abs a) (Rle_abs (- a)); rewrite Rabs_Ropp; lra. }
+  replace (h a - f b) with ((h a - f a) + (f a - f b)) by ring.
+  apply Rle_trans with (1 := Rabs_triang _ _); specialize (H a I); specialize (L a b); lra.
+Qed.
+
+Lemma tanh_bounded : forall x, bounded 1 (map tanh x).
+Proof.
+  intros x; unfold bounded; rewrite Forall_map; apply Forall_forall; intros s _; rewrite tanh_left.
+  replace (Q2R 1) with 1 by (unfold Q2R; simpl; field).
+  assert (P := exp_pos (2 * s)); apply Rabs_le.
+  assert (0 < 2 / (exp (2 * s) + 1) <= 2); [|lra].
+  split; [apply Rdiv_lt_0_compat; lra|].
+  unfold Rdiv; rewrite <- (Rmult_1_r 2) at 3; apply Rmult_le_compat_l; [lra|]; rewrite <- Rinv_1; apply Rinv_le_contravar; lra.
+Qed.
+
+Lemma tanh_lipschitz : forall a b, Rabs (tanh a - tanh b) <= Rabs (a - b).
+Proof.
+  intros a b; rewrite !tanh_left.
+  pose (g := fun s => 1 - 2 / (exp (2 * s) + 1)); pose (g' := fun s => 4 * exp (2 * s) / ((exp (2 * s) + 1) * (exp (2 * s) + 1))).
+  assert (D : forall t, is_derive g t (g' t)).
+  { intros t; unfold g, g'; auto_derive; assert (P := exp_pos (2 * t)); [lra|field; lra]. }
+  destruct (MVT_gen g b a g') as [c [_ E]].
+  - intros t _; apply D.
+  - intros t _; apply continuity_pt_filterlim, (ex_derive_continuous g); eexists; apply D.
+  - unfold g in E; rewrite E, Rabs_mult; apply Rle_trans with (1 * Rabs (a - b)); [|rewrite Rmult_1_l; apply Rle_refl].
+    apply Rmult_le_compat_r; [apply Rabs_pos|]; unfold g'; assert (P := exp_pos (2 * c)).
+    rewrite Rabs_pos_eq by (apply Rlt_le, Rdiv_lt_0_compat; nra).
+    apply Rmult_le_reg_r with ((exp (2 * c) + 1) * (exp (2 * c) + 1)); [nra|].
+    unfold Rdiv; rewrite Rmult_assoc, Rinv_l by (apply Rgt_not_eq; nra).
+    generalize (Rle_0_sqr (exp (2 * c) - 1)); unfold Rsqr; intros; lra.
+Qed.

@@ -97,7 +97,7 @@ class Gauss:
             )
         return "\n\n".join(blocks)
 
-    def steps(self, stretch: Stretch, rewriting: str, interval: str) -> list[str]:
+    def steps(self, stretch: Stretch, rewriting: str) -> list[str]:
         """The proof of a stretch: Φ is replaced by the polynomial of the cell in which the stretch lies."""
         left = stretch.middle < 0
         at = abs(stretch.middle)
@@ -117,7 +117,6 @@ class Gauss:
             f"apply (gelu_near _ {s} {poly} {_r(reach)} (Q2R {allowed.hex()}) {_r(cell.error)}); "
             f"[{phi}|apply Rabs_le; lra| |constants; lra].",
             f"explicit; cbv [p_{i} poly].",
-            f"{interval}.",
         ]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -64,6 +64,10 @@ class Stretch:
     @property
     def middle(self) -> float:
         return self.lo / 2 + self.hi / 2
+
+    @property
+    def centre(self) -> float:
+        return self.parts[0].centre
 
 
 def lines_of(numbers: HeadNumbers) -> list[list[Line]]:
@@ -136,11 +140,8 @@ class Planner:
         found = [self._part(i, r, a, b, share) for i, r in enumerate(references)]
         dropped = any(len(part.kept) < part.anchors for part in found)
         allowed = self.eps - margin / 8 if dropped else self.eps
-        parts, noise = [], 0.0
-        for i, part in enumerate(found):
-            centre, own = self._centre(i, part, points, a, b)
-            parts.append(Part(part.reference, part.kept, part.anchors, centre, part.gap))
-            noise += own
+        centre, noise = self._centre(found, points, a, b)
+        parts = [replace(part, centre=centre) for part in found]
         bits = _NATIVE + math.log2(max(_NOISE * noise / (margin / 4), 2.0**-40))
         precision = _NATIVE if bits <= _NATIVE else max(60, math.ceil(bits) + 4)
         steep = max(
@@ -165,27 +166,29 @@ class Planner:
         run = tuple(range(active[0], active[-1] + 1))
         return Part(reference, run if len(run) <= 1.2 * len(active) else tuple(active), len(lines), 0.0, gap)
 
-    def _centre(self, head: int, part: Part, points: list[float], a: float, b: float) -> tuple[float, float]:
-        """The centre around which rounding errors of the scores matter least, and what they amount to in units of 2^-53."""
-        lines = self.heads[head]
+    def _centre(self, parts: list[Part], points: list[float], a: float, b: float) -> tuple[float, float]:
+        """The centre around which rounding errors of the scores matter least, and what they amount to."""
+        noises = {
+            c: max(sum(self._noise(i, part, s, c) for i, part in enumerate(parts)) for s in points)
+            for c in (0.0, a, b, a / 2 + b / 2)
+        }
+        centre = min(noises, key=lambda c: (noises[c] > 1.5 * min(noises.values()), abs(c)))
+        return centre, noises[centre] * 2.0**-_NATIVE
+
+    def _noise(self, head: int, part: Part, s: float, centre: float) -> float:
+        """What rounding of the scores at s may change, in units of 2^-53."""
+        lines, at, c = self.heads[head], Fraction(s), Fraction(centre)
         r = lines[part.reference]
-        worst = dict.fromkeys((0.0, a, b, a / 2 + b / 2), 0.0)
-        for s in points:
-            at = Fraction(s)
-            weights = [math.exp(min(700.0, float(lines[k].at(at) - r.at(at)))) for k in part.kept]
-            total = sum(weights)
-            values = [float(lines[k].gate * at + lines[k].value) for k in part.kept]
-            mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
-            for c in worst:
-                noise = abs(mean)
-                for k, w, v in zip(part.kept, weights, values, strict=True):
-                    slope = lines[k].slope - r.slope
-                    level = abs(float(lines[k].at(Fraction(c)) - r.at(Fraction(c))))
-                    score = abs(float(slope)) * abs(s - c) + level + 2  # numerator and denominator err apart
-                    noise += w / total * (abs(v) + abs(mean)) * score
-                worst[c] = max(worst[c], noise)
-        centre = min(worst, key=lambda c: (worst[c] > 1.5 * min(worst.values()), abs(c)))
-        return centre, worst[centre] * abs(float(self.outputs[head])) * 2.0**-_NATIVE
+        weights = [math.exp(min(700.0, float(lines[k].at(at) - r.at(at)))) for k in part.kept]
+        values = [float(lines[k].gate * at + lines[k].value) for k in part.kept]
+        total = sum(weights)
+        mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
+        noise = abs(mean)
+        for k, w, v in zip(part.kept, weights, values, strict=True):
+            slope, level = abs(float(lines[k].slope - r.slope)), abs(float(lines[k].at(c) - r.at(c)))
+            score = slope * abs(s - centre) + level + 2  # numerator and denominator err apart
+            noise += w / total * (abs(v) + abs(mean)) * score
+        return noise * abs(float(self.outputs[head]))
 
     def _error(self, s: float) -> float:
         """|head - f| at s."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from attnc.domain import Interval
 from attnc.exporters.coq.formulas import Formula, formula_of
@@ -86,9 +87,9 @@ def _lemma(i: int, stretch: Stretch, formula: Formula, gauss: Gauss | None, clai
     rewriting = formula.rewriting(stretch.branch, stretch.middle)
     allowed = "(Q2R eps)" if stretch.allowed == claim.eps else f"(Q2R {literal(stretch.allowed)})"
     steps = [f"intros s H; numeric H; unfold f; explicit{'; ' + rewriting if rewriting else ''}."]
-    steps.append(f"{interval(stretch, claim.native)}.")
     if gauss is not None:
-        steps = gauss.steps(stretch, rewriting, interval(stretch, claim.native))
+        steps = gauss.steps(stretch, rewriting)
+    steps += [*recentred(stretch), f"{interval(stretch, claim.native)}."]
     body = "\n    ".join(steps)
     return (
         f"Lemma on_{i} : forall s : R, Q2R {lo} <= s <= Q2R {hi} -> Rabs (network model s - f s) <= Q2R eps.\n"
@@ -106,9 +107,20 @@ def _part(part: Part) -> str:
     return f"Part {part.reference} {mask} {literal(part.centre)} {part.gap}"
 
 
+def recentred(stretch: Stretch) -> list[str]:
+    """The step to the variable t = s - centre, if the centre is not 0."""
+    if stretch.centre == 0:
+        return []
+    m = Fraction(stretch.centre)
+    ends = [Fraction(x) - m for x in (stretch.lo, stretch.hi)]
+    lo, hi = (f"({x.numerator} # {x.denominator})" for x in ends)
+    return [f"recentre t {literal(stretch.centre)}%Q {lo}%Q {hi}%Q."]
+
+
 def interval(stretch: Stretch, native: bool, degree: int = DEGREE) -> str:
     """The tactic for a stretch; where machine floats may be too coarse, the next attempt has more bits."""
-    options = f"i_bisect s, i_taylor s, i_depth {stretch.depth}"
+    x = "s" if stretch.centre == 0 else "t"
+    options = f"i_bisect {x}, i_taylor {x}, i_depth {stretch.depth}"
     wide = max(64, stretch.precision)
     attempts = [f"interval with ({options}, i_degree {degree}, i_prec {wide})"]
     if native and stretch.precision == 53:
