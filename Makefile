@@ -76,7 +76,7 @@ explorer: $(STAMP)
 
 # The site in out/site, which opens from files; then every page is checked, in Chromium too where it is installed.
 site: $(STAMP)
-	$(BIN)/sphinx-build -q -W --keep-going -d out/site-trees -b html docs out/site
+	$(BIN)/sphinx-build -q -a -W --keep-going -d out/site-trees -b html docs out/site
 	$(BIN)/python docs/check.py out/site
 
 clean:

@@ -180,6 +180,7 @@ def _learner(learner: Learner) -> dict[str, Any]:
         "reading": {
             "query": learner.reading.query[:, 0].tolist(),
             "value": learner.reading.value[:, :, 1].tolist(),
+            "output": learner.reading.output.tolist(),
         },
         "activation": None if learner.activation is None else head_numbers(learner.activation),
         "bound": learner.error_bound(EXAMPLES),

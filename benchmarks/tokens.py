@@ -12,6 +12,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,38 +42,35 @@ SMALL = {"dyck-1": (2, 7), "parity": (2, 7), "add-mod-7": (7, 2), "random-table"
 FACTORS = (-1.0, 0.0, 0.5, 0.75, 1.25, 2.0)
 
 
-def sequences() -> list[dict[str, Any]]:
+def sequences() -> Iterator[dict[str, Any]]:
     """All sequences up to the length of each task."""
-    found = []
     for name, task in TASKS.items():
         for dtype in DTYPES:
             p, output = task.build(task.vocabulary, task.length)
             net = p.compile(output, dtype)
-            began, total, bad = time.perf_counter(), 0, 0
+            began, total, bad = time.process_time(), 0, 0
             for X in batches(task.vocabulary, task.length):
                 total, bad = total + len(X), bad + wrong(net, REFERENCES[name], X)
-            seconds = round(time.perf_counter() - began, 1)
+            seconds = round(time.process_time() - began, 1)
             record = {"task": name, "dtype": str(dtype).removeprefix("torch."), "vocabulary": task.vocabulary}
             record |= {"length": task.length, "sequences": total, "wrong": bad, "seconds": seconds}
             record |= {"heads": net.certificate.facts["layers"], "d_model": len(net.coordinates)}
             nonzero = sum(int((t != 0).sum()) for t in net.state_dict().values())
             record |= {"nonzero": nonzero, "numbers": sum(t.numel() for t in net.state_dict().values())}
-            found.append(record | {"margin": net.certificate.facts["margin"]})
             progress(f"{name} {dtype}: {bad} of {total:,} wrong, {seconds} s")
-    return found
+            yield record | {"margin": net.certificate.facts["margin"]}
 
 
-def at_length() -> list[dict[str, Any]]:
+def at_length() -> Iterator[dict[str, Any]]:
     """Certificates for many sequences, checked again; and some random sequences."""
-    found = []
     for name, size, length in LENGTHS:
         for dtype in DTYPES:
             p, output = TASKS[name].build(size, length)
-            began = time.perf_counter()
+            began = time.process_time()
             net = p.compile(output, dtype)
-            compiled = time.perf_counter()
+            compiled = time.process_time()
             verdict = verify(net)
-            checked = time.perf_counter()
+            checked = time.process_time()
             X = np.random.default_rng(1).integers(0, size, (2000, length))
             record = {
                 "task": name,
@@ -82,11 +80,8 @@ def at_length() -> list[dict[str, Any]]:
             }
             record |= {"status": str(verdict.status), "pairs": verdict.cells}
             record |= {"compiled": round(compiled - began, 2), "checked": round(checked - compiled, 2)}
-            found.append(record | {"random": len(X), "wrong": wrong(net, REFERENCES[name], X)})
-            progress(
-                f"{name} V={size} n={length} {dtype}: {verdict.status}, checked in {found[-1]['checked']} s"
-            )
-    return found
+            progress(f"{name} V={size} n={length} {dtype}: {verdict.status}, {record['checked']} s")
+            yield record | {"random": len(X), "wrong": wrong(net, REFERENCES[name], X)}
 
 
 def mutated(numbers: TokenNumbers, draw: random.Random, gap: float) -> TokenNumbers:
@@ -116,9 +111,8 @@ def mutated(numbers: TokenNumbers, draw: random.Random, gap: float) -> TokenNumb
     return replace(numbers, layers=tuple(layers))
 
 
-def mutants(each: int, seed: int = 0) -> list[dict[str, Any]]:
+def mutants(each: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """Random changes of the weights: which the checker accepts, and which give a wrong output for some sequence."""
-    found = []
     for name in TASKS:
         if name == "add-mod-113":
             continue
@@ -143,14 +137,12 @@ def mutants(each: int, seed: int = 0) -> list[dict[str, Any]]:
             counts["accepted"] += accepted
             counts["really wrong"] += bad
             counts["wrong and accepted"] += accepted and bad
-        found.append({"task": name, "vocabulary": size, "length": length, **counts})
         progress(f"{name}: {counts}")
-    return found
+        yield {"task": name, "vocabulary": size, "length": length, **counts}
 
 
-def in_lens() -> list[dict[str, Any]]:
+def in_lens() -> Iterator[dict[str, Any]]:
     """All sequences in TransformerLens: wrong tokens, and how far its logits are from ours."""
-    found = []
     for name, task in TASKS.items():
         for dtype in DTYPES:
             p, output = task.build(task.vocabulary, task.length)
@@ -165,11 +157,8 @@ def in_lens() -> list[dict[str, Any]]:
                 same = (logits.argmax(-1) == ours.argmax(-1)).numpy()
                 total, bad = total + len(X), bad + int((~(known & same)).any(1).sum())
             record = {"task": name, "dtype": str(dtype).removeprefix("torch."), "sequences": total}
-            found.append(record | {"wrong": bad, "difference": worst})
-            progress(
-                f"{name} {dtype} in TransformerLens: {bad} of {total:,} wrong, largest difference {worst}"
-            )
-    return found
+            progress(f"{name} {dtype} in TransformerLens: {bad} of {total:,} wrong, difference {worst}")
+            yield record | {"wrong": bad, "difference": worst}
 
 
 PARTS = {"sequences": sequences, "length": at_length, "mutants": lambda: mutants(100)}
@@ -183,9 +172,11 @@ def main() -> None:
     chosen = parser.parse_args().only
     for name, part in {**PARTS, "lens": in_lens}.items():
         if chosen == name or (chosen is None and name in PARTS):
-            found = part()
-            stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            write(RESULTS, as_json({**stored, name: found, "versions": versions()}))
+            found = []
+            for row in part():  # stored at once
+                found.append(row)
+                stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+                write(RESULTS, as_json({**stored, name: found, "versions": versions()}))
 
 
 if __name__ == "__main__":

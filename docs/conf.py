@@ -11,7 +11,14 @@ sys.path[:0] = [str(HERE.parent), str(HERE / "extensions")]
 
 project = "attnc"
 author = "The attnc developers"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "plain_docstrings", "trimmed_code", "explorer_page"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "plain_docstrings",
+    "trimmed_code",
+    "page_titles",
+    "explorer_page",
+]
 exclude_patterns = ["extensions/**", "explorer/**"]
 nitpicky = False
 
@@ -30,6 +37,7 @@ html_theme = "furo"
 html_title = "attnc"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 html_favicon = "static/icon.svg"
 html_show_search_summary = False  # summaries are fetched, which file:// addresses do not allow
 html_copy_source = False

@@ -27,7 +27,7 @@ from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, unsealed
 from attnc.records.files import Directory, read_json
 from attnc.records.layers import Heads
-from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers
+from attnc.records.numbers import QUADRATIC, TENSORS, HeadNumbers, QuadraticNumbers, digest
 from attnc.records.window_numbers import closed_form
 
 VERSION = 2
@@ -78,6 +78,7 @@ class Proofs:
 
     heads: dict[object, Verdict] = field(default_factory=dict)
     windows: dict[object, float] = field(default_factory=dict)
+    blocks: dict[object, Verdict] = field(default_factory=dict)
 
     def head(self, numbers: HeadNumbers, certificate: Certificate) -> Verdict:
         key = (certificate.seal(), *numbers.digests().values())
@@ -96,6 +97,13 @@ class Proofs:
         if key not in self.windows:
             self.windows[key] = window_error(window, functions.get(function), certificate.interval)
         return self.windows[key]
+
+    def block(self, block: Block, key: object, engine: str) -> Verdict:
+        """The bounds of a block whose heads were proved, as one engine executes them. The files of a directory and the model
+        that is built of them have the same numbers: `key` stands for them."""
+        if (key, engine) not in self.blocks:
+            self.blocks[key, engine] = _check_engine(block, engine, self)
+        return self.blocks[key, engine]
 
 
 Attack = Callable[[Block, str, Proofs], Verdict | None]
@@ -135,10 +143,28 @@ def _check_block(block: Block, proofs: Proofs, attack: Attack | None) -> None:
         if certificate.facts.get("function") != function:
             raise CheckError(f"the certificate of a head of {function} is about another function")
         require(proofs.head(numbers, certificate), f"a head of {function}")
+    key = _key(block)
     for engine in ("softmax", "closed-form") if claim.dtype in HALF else claim.facts["roundings"]:
         refuted = None if attack is None else attack(block, engine, proofs)
-        verdict = _check_engine(block, engine, proofs) if refuted is None else refuted
+        verdict = proofs.block(block, key, engine) if refuted is None else refuted
         require(verdict, f"engine {engine}")
+
+
+def _key(block: Block) -> object:
+    """Digests of all that the proof of a block reads; its domain is that of the certificate."""
+    programs = (block.program, *block.others)
+    arrays = {
+        f"{i} {j} {name}": array
+        for i, program in enumerate(programs)
+        for j, step in enumerate(program.steps)
+        for name, array in step.tensors().items()
+    }
+    arrays |= {f"neurons {g}": own for g, (own, _) in enumerate(block.heads) if own is not None}
+    arrays |= {n: a for n, a in (("scale", block.scale), ("radius", block.radius)) if a is not None}
+    numbers = [head for _, head in block.heads] + ([] if block.square is None else [block.square])
+    steps = tuple(tuple((step.kind, step.inputs) for step in program.steps) for program in programs)
+    heads = tuple((*head.digests().values(), head.dtype) for head in numbers)
+    return block.claim.seal(), steps, heads, tuple(digest(name, array) for name, array in arrays.items())
 
 
 def _check_engine(block: Block, engine: str, proofs: Proofs) -> Verdict:

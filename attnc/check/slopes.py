@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 from flint import arb
+from numpy.typing import NDArray
 
 from attnc.domain import Array
 from attnc.functions import Function
@@ -47,8 +48,26 @@ class CellTable:
 
     def line(self, lo: Array, hi: Array, slope: Array) -> tuple[Array, Array]:
         """For each interval, from below and above, f(s) - slope·s on it."""
-        rows = zip(self._parts(lo, hi), lo.tolist(), hi.tolist(), slope.tolist(), strict=True)
+        parts = self._parts(lo, hi)
+        if len(lo) > 1 and (slope == slope[0]).all():
+            return self._lines(parts, lo, hi, float(slope[0]))
+        rows = zip(parts, lo.tolist(), hi.tolist(), slope.tolist(), strict=True)
         low, high = np.array([self._line(*row) for row in rows]).T
+        return low, high
+
+    def _lines(self, parts: list[slice], lo: Array, hi: Array, k: float) -> tuple[Array, Array]:
+        """The same for one slope: of the cells of an interval only the first and the last are cut."""
+        last = len(self.left) - 1
+        first, end, _ = np.array([part.indices(last + 1) for part in parts]).T
+        low, high = self._ranges(first, lo, hi, k)
+        other_low, other_high = self._ranges(end - 1, lo, hi, k)
+        low, high = np.minimum(low, other_low), np.maximum(high, other_high)
+        whole_low, whole_high = self._ranges(np.arange(last + 1), self.left, self.right, k)
+        inner = np.flatnonzero(end - first > 2)
+        if inner.size:
+            between = np.stack([first[inner] + 1, end[inner] - 1], 1).ravel()  # [start, stop) of each
+            low[inner] = np.minimum(low[inner], np.minimum.reduceat(whole_low, between)[::2])
+            high[inner] = np.maximum(high[inner], np.maximum.reduceat(whole_high, between)[::2])
         return low, high
 
     def chord(self, lo: Array, hi: Array) -> Array:
@@ -69,15 +88,21 @@ class CellTable:
         return [slice(min(i, most), max(j, i + 1)) for i, j in zip(first, last.tolist(), strict=True)]
 
     def _line(self, part: slice, lo: float, hi: float, k: float) -> tuple[float, float]:
-        """f(m) - km plus tilt times distance from m, the cells cut at lo and hi."""
-        m = self.middle[part]
-        left, right = _up(m - np.maximum(self.left[part], lo)), _up(np.minimum(self.right[part], hi) - m)
-        tilt_lo, tilt_hi = _down(self.s_lo[part] - k), _up(self.s_hi[part] - k)
-        low, high = _down(self.f_lo[part] - _up(k * m)), _up(self.f_hi[part] - _down(k * m))
+        low, high = self._ranges(np.arange(len(self.left))[part], lo, hi, k)
+        return float(low.min()), float(high.max())
+
+    def _ranges(
+        self, cells: NDArray[np.int64], lo: Array | float, hi: Array | float, k: float
+    ) -> tuple[Array, Array]:
+        """f(m) - km plus tilt times distance from m, each cell cut at lo and hi."""
+        m = self.middle[cells]
+        left, right = _up(m - np.maximum(self.left[cells], lo)), _up(np.minimum(self.right[cells], hi) - m)
+        tilt_lo, tilt_hi = _down(self.s_lo[cells] - k), _up(self.s_hi[cells] - k)
+        low, high = _down(self.f_lo[cells] - _up(k * m)), _up(self.f_hi[cells] - _down(k * m))
         with np.errstate(invalid="ignore"):
             ways = np.stack([tilt_lo * right, tilt_hi * right, -tilt_lo * left, -tilt_hi * left])
         ways = np.where(np.isnan(ways), 0.0, ways)
-        return float(_down(low + _down(ways.min(0))).min()), float(_up(high + _up(ways.max(0))).max())
+        return _down(low + _down(ways.min(0))), _up(high + _up(ways.max(0)))
 
 
 def _edges(a: float, b: float, ends: Array) -> list[float]:

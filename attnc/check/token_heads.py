@@ -42,6 +42,7 @@ from attnc.check.token_states import (
     Stream,
     Variable,
     chunks,
+    copies,
     whole_product,
 )
 from attnc.check.values import CheckError
@@ -262,7 +263,7 @@ class HeadChecker:
         if (
             v.errors is not None
             or v.values.any()
-            or not _copies(self.stream.read_bos(head.value), head.output)
+            or not copies(self.stream.read_bos(head.value), head.output)
         ):
             raise CheckError("the value of a count must be 1 at BOS and 0 elsewhere")
         for pairs in self._pairs_of(node, head, frozenset(), frozenset()):
@@ -392,14 +393,6 @@ class HeadChecker:
 
 def _columns(head: HeadMatrices) -> list[int]:
     return [int(c) for c in np.flatnonzero(head.output.any(0))]
-
-
-def _copies(bos: Forms, output: Array) -> bool:
-    """Whether v·O copies one number 1 to each coordinate that it writes."""
-    v = bos.values[0]
-    whole = bos.errors is None and bool(np.isin(v.astype(np.float64), (0, 1)).all())
-    used = output[v.astype(bool)] if whole else output[:0]
-    return whole and bool(np.isin(output, (0.0, 1.0)).all()) and bool((used.sum(0) == output.any(0)).all())
 
 
 __all__ = ["HeadChecker", "HeadMatrices", "Meaning", "Written"]

@@ -373,6 +373,14 @@ def _is_whole(array: Array) -> bool:
     return bool((np.abs(array) < 2.0**53).all() and (array == np.floor(array)).all())
 
 
+def copies(bos: Forms, output: Array) -> bool:
+    """Whether v·O copies one number 1 to each coordinate that it writes."""
+    v = bos.values[0]
+    whole = bos.errors is None and bool(np.isin(v.astype(np.float64), (0, 1)).all())
+    used = output[v.astype(bool)] if whole else output[:0]
+    return whole and bool(np.isin(output, (0.0, 1.0)).all()) and bool((used.sum(0) == output.any(0)).all())
+
+
 def chunks(states: States, rows: int) -> Iterator[States]:
     """The assignments in parts."""
     for a in range(0, states.count, rows):

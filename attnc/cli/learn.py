@@ -76,13 +76,8 @@ def learn(
     Example: attnc learn data.csv --target y --loss 'ridge(0.1)' --steps 200 --query new.csv --predictions predictions.csv
     """
     with errors_reported(json):
-        if output is not None and output.suffix == ".csv":
-            raise InputError(
-                f"-o {output}: -o writes the learner (.safetensors); --predictions writes a CSV file"
-            )
         files = check_files(output, plot, force, predictions=predictions)
-        if standardise and not intercept:
-            raise InputError("--no-intercept needs --no-standardise: subtracted means act as an intercept")
+        _check_options(output, intercept, standardise)
         settings = {"steps": steps, "step_size": step_size, "radius": radius, "dtype": dtype}
         settings |= {"intercept": intercept, "standardise": standardise}
         began = time.perf_counter()
@@ -108,6 +103,15 @@ def learn(
         _print(record, f"{target} learned from {data} by softmax attention")
     if record["reason"] is not None:
         raise typer.Exit(NOT_PROVED)
+
+
+def _check_options(output: Path | None, intercept: bool, standardise: bool) -> None:
+    if output is not None and output.suffix == ".csv":
+        raise InputError(
+            f"-o {output}: -o writes the learner (.safetensors); --predictions writes a CSV file"
+        )
+    if standardise and not intercept:
+        raise InputError("--no-intercept needs --no-standardise: subtracted means act as an intercept")
 
 
 def _learn(
@@ -151,6 +155,7 @@ def _learn(
         "converged": model.convergence_.reached,
         "gradient": model.convergence_.gradient,
         "enough_steps": model.convergence_.enough,
+        "tried_steps": model.convergence_.tried,
         "step_size": learner.step_size,
         "dtype": learner.certificate.dtype,
         "radius": vars(learner.radius),
@@ -243,7 +248,7 @@ def _converged(record: dict[str, Any]) -> str:
         return f"yes: {left}"
     if record["enough_steps"] is not None:
         return f"no: {left}; use --steps {record['enough_steps']}"
-    tried = 16 * record["steps"]
+    tried = record["tried_steps"]
     why = "a penalty, as in --loss 'ridge(0.1)', needs fewer"
     if record["loss"] == "logistic":
         why = "if a line separates the labels, coefficients grow without end"

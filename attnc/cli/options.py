@@ -74,7 +74,7 @@ def check_files(output: Path | None, plot: Path | None, force: bool, **others: P
         name: path for name, path in (("output", output), ("plot", plot), *others.items()) if path is not None
     }
     if len({os.path.abspath(path) for path in paths.values()}) < len(paths):
-        options = " and ".join(f"--{name}" for name in paths)
+        options = " and ".join(f"--{name} {path}" for name, path in paths.items())
         raise InputError(f"{options} name the same file: give different files")
     for path in paths.values():
         try:

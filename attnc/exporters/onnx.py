@@ -71,7 +71,7 @@ def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) ->
             temporary.write_bytes(model.SerializeToString())
             with _as_written(path):
                 literal = isinstance(x, SelfAttentionNetwork)
-                rounding = LiteralRounding(x) if literal else Rounding(program, dtype)
+                rounding = LiteralRounding(x) if literal else Rounding(program, dtype, subject.decides)
                 difference, allowed, count = _compare(temporary, subject, rounding, axes)
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
     return Export(path, engine, difference, allowed, count, operations_in(model), named)

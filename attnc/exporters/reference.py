@@ -22,11 +22,14 @@ class Rounding:
 
     Another runtime executes the same operations to the same precision, in another order and with other last bits, so its result
     differs from torch's by as much as such runs differ. `allowed` is 16 times the largest difference of three runs, and 16u times
-    the largest output, for a result that no factor moves."""
+    the largest output, for a result that no factor moves.
 
-    def __init__(self, program: ExportedProgram, dtype: torch.dtype) -> None:
+    With `whole`, constants and whole numbers stay as they are: the scores of a token network are sums of whole numbers below 1/u,
+    which every runtime computes exactly."""
+
+    def __init__(self, program: ExportedProgram, dtype: torch.dtype, whole: bool = False) -> None:
         functional = program.run_decompositions({})  # no operation writes into the result of another
-        self.graph, self.unit = functional.module(check_guards=False), _UNIT[dtype]
+        self.graph, self.unit, self.whole = functional.module(check_guards=False), _UNIT[dtype], whole
         for node in list(self.graph.graph.nodes):
             if node.op == "call_function" and "_assert" in str(node.target) and not node.users:
                 self.graph.graph.erase_node(node)
@@ -35,7 +38,9 @@ class Rounding:
         """What rounding explains in each output, for these inputs."""
         with torch.no_grad():
             plain = fx.Interpreter(self.graph).run(*inputs)
-            moved = [_Moved(self.graph, 2 * self.unit, seed).run(*inputs) for seed in range(_RUNS)]
+            moved = [
+                _Moved(self.graph, 2 * self.unit, seed, self.whole).run(*inputs) for seed in range(_RUNS)
+            ]
         return [
             _MARGIN * (max(_largest(run[i] - y) for run in moved) + self.unit * _largest(y))
             for i, y in enumerate(plain)
@@ -43,22 +48,25 @@ class Rounding:
 
 
 class _Moved(fx.Interpreter):
-    """Multiplies every value of the graph by random factors 1 + θ, |θ| <= size."""
+    """Multiplies every value of the graph by random factors 1 + θ, |θ| <= size; with `whole`, only results that are not whole."""
 
-    def __init__(self, graph: fx.GraphModule, size: float, seed: int) -> None:
+    def __init__(self, graph: fx.GraphModule, size: float, seed: int, whole: bool) -> None:
         super().__init__(graph)
-        self.size, self.source = size, torch.Generator().manual_seed(seed)
+        self.size, self.source, self.whole = size, torch.Generator().manual_seed(seed), whole
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        moves = n.op in ("placeholder", "get_attr", "call_function") and isinstance(value, Tensor)
+        given = () if self.whole else ("placeholder", "get_attr")
+        moves = n.op in (*given, "call_function") and isinstance(value, Tensor)
         if not moves or not value.is_floating_point():
             return value
         theta = (
             torch.rand(value.shape, generator=self.source, dtype=value.dtype) * (2 * self.size) - self.size
         )
         ends = torch.finfo(value.dtype)
-        return torch.where(value.isfinite(), (value + value * theta).clamp(ends.min, ends.max), value)
+        moved = (value + value * theta).clamp(ends.min, ends.max)
+        kept = (value == value.round()) & (value.abs() < 1 / self.size) if self.whole else value.isinf()
+        return torch.where(value.isfinite() & ~kept, moved, value)
 
 
 class LiteralRounding:

@@ -93,8 +93,18 @@ def _parts(estimator: Any) -> tuple[list[tuple[str, Any]], Any]:
             search = hasattr(step, "best_estimator_")
             unknown.append(Problem(key, "is a search: give its best_estimator_" if search else reason))
     if unknown:
-        raise UnsupportedError(f"{name} is not supported", unknown)
+        raise UnsupportedError(f"{name} is not supported", unknown, _advice(steps[-1][1] if steps else None))
     return steps[:-1], steps[-1][1]
+
+
+def _advice(last: Any) -> str:
+    """Where else linear models are attention."""
+    if not hasattr(last, "coef_"):
+        return ""
+    return (
+        "A linear model has no activation to replace. attnc.incontext.InContextRegressor and InContextClassifier are linear and "
+        "logistic regression by attention: they learn from the examples in a forward pass."
+    )
 
 
 def task_of(estimator: Any) -> tuple[str, tuple[Any, ...]]:

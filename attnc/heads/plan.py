@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from attnc.records.numbers import Array, HeadNumbers
 
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
+_CANCELS = 32  # rounding above so many times the least error comes from values that cancel
 _RELAXED = 3  # searches with a larger eps after one that failed
 
 
@@ -75,6 +76,11 @@ def smallest(plan: Plan, eps: float) -> HeadCandidate:
     search = _Search(plan, max(eps, least_error(plan)))
     with clock.until(clock.searching):
         search.gallop()
+    if search.found is None and plan.design == "auto" and search.cancels():
+        smooth = _Search(replace(plan, design="smooth"), search.eps)
+        with clock.until(clock.searching):
+            smooth.gallop()
+        search = smooth if smooth.found is not None else search
     if search.found is None or search.eps > eps:
         closest = _closest(search, clock)
         clock.failed()
@@ -191,6 +197,13 @@ class _Search:
             dominated = nearest is not None and nearest.rounding > max(self.eps, 4 * nearest.approximation)
             if self.closest.stale >= 3 if dominated else self.closest.stale >= 5 and p >= 3 * self.bends:
                 break
+
+    def cancels(self) -> bool:
+        """Whether large values cancel in the closest candidate, so that rounding alone exceeds eps: tuned heads of few anchors
+        may have such values, smooth heads of more anchors do not."""
+        if not self.closest.found or self.target.kinks:
+            return False
+        return self.closest.found[-1].rounding > max(self.eps, _CANCELS * least_error(self.plan))
 
     def _sizes(self) -> Iterator[int]:
         plan = self.plan

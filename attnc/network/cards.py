@@ -67,12 +67,12 @@ def literal_card(literal: SelfAttentionNetwork) -> str:
 def token_card(net: TokenNetwork) -> str:
     """The card of a token network: its layers and heads, with what each head selects."""
     rows = [
-        [f"{i + 1}.{h}", role.name, role.kind]
+        [f"{i}.{h}", role.name, role.kind]
         for i, layer in enumerate(net.numbers().layers)
         for h, role in enumerate(layer.roles)
     ]
     sizes = f"{len(net.vocabulary)} tokens, up to {net.program.length} of them; {len(net.coordinates)} coordinates"
-    body = table(("head", "reads", "kind"), rows) if rows else ""
+    body = table(("head", "name", "kind"), rows) if rows else ""
     names = folded(f"{len(net.coordinates)} named coordinates", chips(net.coordinates))
     return module_card(net, "an attention-only transformer of tokens", [("size", sizes)], "", body, names)
 

@@ -2,10 +2,11 @@
 
 from attnc.paper import selectors
 from attnc.paper.prompts import Prompt, PromptedNetwork, prompted
+from attnc.paper.rates import Rates, rates
 from attnc.paper.truncated import many_heads, one_head
 from attnc.paper.universal import MaxAffine, Spline, attention_softmax, relu_network, two_layer
 
 __all__ = [
-    "MaxAffine", "Prompt", "PromptedNetwork", "Spline", "attention_softmax", "many_heads", "one_head", "prompted", "relu_network",
-    "selectors", "two_layer",
+    "MaxAffine", "Prompt", "PromptedNetwork", "Rates", "Spline", "attention_softmax", "many_heads", "one_head", "prompted",
+    "rates", "relu_network", "selectors", "two_layer",
 ]  # fmt: skip

@@ -13,9 +13,11 @@ import torch
 
 from attnc.domain import Interval
 from attnc.errors import InputError
+from attnc.functions import Function
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.plot.canvas import DOTS_PER_INCH, require_matplotlib
+from attnc.plot.heads import AnyFunction
 from attnc.plot.heads import head as draw_head
 from attnc.plot.network import network as draw_network
 from attnc.pretrained.verify import verify
@@ -32,9 +34,10 @@ _STYLE = (
 _MOST_ANCHORS = 64  # that are listed
 
 
-def report(x: Head | Network, path: str | os.PathLike[str]) -> Verdict:
+def report(x: Head | Network, path: str | os.PathLike[str], *, f: AnyFunction | None = None) -> Verdict:
     """Write an HTML page about a head or a network: its picture, what was proved, the certificate, the verdict of the independent
-    checker, which runs now, and how to use it. The page needs no other file and runs no script. Returns the verdict.
+    checker, which runs now, and how to use it. The page needs no other file and runs no script. `f` is needed only if
+    the function of a head is not registered. Returns the verdict.
 
     >>> import attnc, attnc.plot, pathlib, tempfile
     >>> page = pathlib.Path(tempfile.mkdtemp()) / "tanh.html"
@@ -48,10 +51,10 @@ def report(x: Head | Network, path: str | os.PathLike[str]) -> Verdict:
     if not isinstance(x, (Head, Network)):
         raise InputError(f"plot.report takes a Head or a Network: got {type(x).__name__}")
     began = time.perf_counter()
-    verdict = verify(x)
+    verdict = verify(x, f if isinstance(f, (str, Function)) else None)
     seconds = time.perf_counter() - began
     with replacing(path) as temporary:
-        temporary.write_text(_page(x, verdict, seconds), encoding="utf-8")
+        temporary.write_text(_page(x, verdict, seconds, f), encoding="utf-8")
     return verdict
 
 
@@ -61,13 +64,13 @@ def page_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"path={os.fspath(path)!r}: the name of a report must end in .html")
 
 
-def _page(x: Head | Network, verdict: Verdict, seconds: float) -> str:
+def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | None) -> str:
     subject = x.certificate.facts.get("function", "A network") if isinstance(x, Head) else "A network"
     title = f"{subject} as softmax attention"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_lead(x))}</p>",
-        f"<img alt='{escape(_alt(x))}' src='data:image/png;base64,{_picture(x)}'>",
+        f"<img alt='{escape(_alt(x))}' src='data:image/png;base64,{_picture(x, f)}'>",
         "<h2>What was proved</h2>",
         *(f"<p>{escape(line)}</p>" for line in _statement(x.certificate)),
         x._repr_html_(),
@@ -132,8 +135,8 @@ def _checked(verdict: Verdict, seconds: float) -> str:
     return "The independent checker did not prove the bound:"
 
 
-def _picture(x: Head | Network) -> str:
-    figure = draw_head(x) if isinstance(x, Head) else draw_network(x)
+def _picture(x: Head | Network, f: AnyFunction | None) -> str:
+    figure = draw_head(x, f=f) if isinstance(x, Head) else draw_network(x)
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
     return base64.b64encode(written.getvalue()).decode("ascii")

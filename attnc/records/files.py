@@ -91,6 +91,8 @@ class TensorFile:
             self.opened, self.names = opened, [str(name) for name in opened.keys()]  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as problem:
             damaged = "" if isinstance(problem, OSError) else "it is not safetensors, or damaged: "
+            if self.path.suffix == ".onnx":
+                damaged = "attnc writes ONNX files and does not read them; load or verify the file that it was exported from: "
             raise FileError(f"cannot read {self.path}: {damaged}{problem}") from problem
 
     def check_header(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,8 +45,7 @@ class Presentation:
 
     @classmethod
     def from_json(cls, record: object) -> Presentation:
-        earlier = {"task": "", "classes": []}  # files before 0.3 have none
-        body = checked_record(cls, earlier | dict(record) if isinstance(record, Mapping) else record)
+        body = checked_record(cls, record)
         check_types(body, {"notes": list, "classes": list, "task": str})
         theorem = None if body["theorem"] is None else Theorem(**checked_record(Theorem, body["theorem"]))
         found = cls(

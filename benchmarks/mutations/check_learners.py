@@ -225,7 +225,7 @@ CHECK_LEARNERS = [
     Mutation(
         "certificate: sum of the terms",
         "attnc/records/certificate.py",
-        "if self.proved and not self.bound <= total:",
+        "if self.proved and not self.bound <= (total := self._total()):",
         "if False:",
         "a bound may exceed the sum of its terms",
         ("tests/records/test_certificate.py::test_the_terms_of_a_proved_bound_add_up_to_it",),

@@ -161,7 +161,7 @@ def test_where_nothing_can_be_written_is_told_before_any_work(
         (("--eps", 1, "--activation", "tahn"), "UnknownFunctionError", "'tanh'"),
         (("--eps", 1, "--activation", "clip(1)"), "InputError", "clip(a, b)"),
         (("--eps", 1, "--activation", "tanh", "--output-activation", "x"), "UnknownFunctionError", "'x'"),
-        (("--eps", 1, "--activation", "tanh", "--order", "0,1"), "InputError", "'1'"),
+        (("--eps", 1, "--activation", "tanh", "--order", "0,1"), "InputError", "--order 0,1"),
         (("--eps", 1, "--activation", "tanh", "--order", "2"), "InputError", "'0'"),
         (("--eps", 1, "--activation", "tanh", "--order", "2,0"), "InputError", "4"),
         (("--eps", 1, "--activation", "tanh", "--shape", "5"), "InputError", "4"),

@@ -70,7 +70,7 @@ def test_the_option_that_writes_has_the_same_names_everywhere() -> None:
         ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-3", "--design", "gated", "--heads", "2"),
         ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-3", "--heads", "0"),
         ("compile", "FILE", "--activation", "relu", "--domain", "-1", "1", "--eps", "0"),
-        ("compile", "FILE", "--activation", "relu", "--domain", "-1", "1", "--eps", "1e-9"),
+        ("compile", "FILE", "--activation", "relu", "--domain", "-1", "1", "--eps", "1e-17"),
         (
             "compile",
             "FILE",

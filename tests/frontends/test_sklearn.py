@@ -199,3 +199,11 @@ def test_attnc_does_not_import_scikit_learn() -> None:
             names = [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
             names += [n.name for n in node.names] if isinstance(node, ast.Import) else []
             assert not any(str(name).startswith("sklearn") for name in names), path
+
+
+def test_a_linear_model_is_led_to_the_learners() -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        attnc.compile(
+            LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]), domain=attnc.Box(0, 1, shape=(1,)), eps=1e-3
+        )
+    assert "InContextRegressor" in refused.value.advice

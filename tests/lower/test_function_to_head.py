@@ -124,6 +124,13 @@ def test_auto_picks_by_what_works() -> None:
     assert attnc.head("relu", domain=(-1, 1), anchors=80, dtype=FLOAT64).design == "graded"
 
 
+def test_auto_meets_what_smooth_meets_where_tuned_values_cancel() -> None:
+    """A tuned head of SiLU has values near 1e6 in float64, whose rounding exceeds eps."""
+    head = attnc.head("silu", domain=(-8, 8), eps=1e-12, dtype=FLOAT64)
+    assert head.certificate.facts["design"] == "smooth" and head.certificate.bound <= 1e-12
+    assert head.value.abs().max() < 100
+
+
 @pytest.mark.parametrize("heads", [2, 4])
 @pytest.mark.parametrize("spec", ["gelu", "clip(-2,2)"])
 def test_many_heads_are_proved_too(spec: str, heads: int) -> None:

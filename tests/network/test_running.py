@@ -368,6 +368,8 @@ def test_a_network_holds_nothing_that_its_numbers_do_not_say() -> None:
         "notes",
         "engine",
         "strict",
+        "task",
+        "classes",
     }
     assert {name for name in vars(net) if not name.startswith("_")} == known
     plain = set(vars(nn.Module()))

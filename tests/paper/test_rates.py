@@ -1,57 +1,58 @@
-"""Rates, as benchmarks/rates.py measures them: fitted slopes, the theorems' bounds, and the figure."""
+"""Rates: what is collected, its slope, and what is refused."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-from typing import Any
-
 import pytest
+import torch
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [path for path in (str(ROOT / "benchmarks"),) if path not in sys.path]
-
-import theorem_rates  # noqa: E402
-
-Rates = dict[tuple[str, str], dict[str, Any]]
-
-
-def named(rows: list[dict[str, Any]]) -> Rates:
-    return {(one["construction"], one["design"]): one for one in rows}
+import attnc
+from attnc import progress as module
+from attnc.errors import InputError
+from attnc.paper import Rates, rates
 
 
-def test_slopes(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    rows = theorem_rates.rates(anchors=(15, 30, 60), heads=(1, 2, 4), grids=(4, 8), past=False)
-    found = named(rows)
-    assert [name for name, _ in found] == ["one head", "many heads", "two-layer", "attention-softmax"]
-    for one in rows:
-        assert one["within"] and len(one["theorem"]) == len(one["sizes"]) == len(one["proved"])
-        assert -1.2 < one["slope"] < -0.9
-        assert all(error <= proved for error, proved in zip(one["errors"], one["proved"], strict=True))
-    both = (found[name, "nearest"]["errors"] for name in ("two-layer", "attention-softmax"))
-    assert next(both) == pytest.approx(next(both), rel=1e-9)
-    theorem_rates.draw(rows, tmp_path / "rates.png")
-    assert (tmp_path / "rates.png").stat().st_size > 10_000
+def test_a_power_law_has_its_slope() -> None:
+    found = Rates((2, 4, 8), (None,) * 3, (1.0, 0.25, 0.0625), (None,) * 3)
+    assert found.slope == pytest.approx(-2)
+    measured = Rates((2, 4), (0.5, 0.25), (None, 0.1), (None, None))
+    assert measured.slope == pytest.approx(-1)
 
 
-def test_an_error_above_its_theorem_is_noticed() -> None:
-    assert not theorem_rates.row("one head", "nearest", "p", (2, 4), (1.0, 0.5), (1.1, 0.4))["within"]
+def test_heads_and_networks() -> None:
+    heads = rates(lambda p: attnc.head("relu", domain=(-1, 1), anchors=p, design="nearest"), (8, 16, 32))
+    assert heads.theorem == (None,) * 3 and all(
+        f <= b for f, b in zip(heads.found, heads.proved, strict=True)
+    )
+    assert heads.slope == pytest.approx(-1, abs=0.15)
+    W, t = torch.ones(2, 1, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    nets = rates(lambda p: attnc.paper.one_head(W, t, -1, 1, anchors=p, domain=(-2, 2)), (9, 17))
+    assert all(b <= t for b, t in zip(nets.proved, nets.theorem, strict=True))
+    lines = str(nets).splitlines()
+    assert len(lines) == 4 and lines[0].split()[0] == "size" and f"{nets.slope:.2f}" in lines[-1]
 
 
-def test_the_published_rates_meet_what_was_asked() -> None:
-    """The stored run of benchmarks/rates.py at full size: slopes within the figures asked, no error above its theorem."""
-    stored = named(json.loads((ROOT / "benchmarks" / "results" / "rates.json").read_text())["series"])
-    one, many = stored["one head", "nearest"], stored["many heads", "nearest"]
-    assert one["sizes"] == [60, 120, 240, 480, 960] and abs(one["slope"] + 1) <= 0.05
-    assert many["sizes"] == [10 * h for h in (1, 2, 4, 8, 16, 32, 64)] and abs(many["slope"] + 1) <= 0.1
-    assert all(s["within"] for s in stored.values())
+def test_measured_errors_have_no_bound() -> None:
+    found = rates(lambda p: attnc.head(torch.erf, domain=(-2, 2), anchors=p, design="smooth"), (3, 5))
+    assert found.proved == (None, None) and found.found[1] < found.found[0] and found.slope < 0
 
 
-@pytest.mark.slow
-def test_the_rates_at_full_size() -> None:
-    found = named(theorem_rates.rates(past=False))
-    assert abs(found["one head", "nearest"]["slope"] + 1) <= 0.05
-    assert abs(found["many heads", "nearest"]["slope"] + 1) <= 0.1
-    assert all(one["within"] for one in found.values())
+def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = []
+    rates(
+        lambda p: attnc.head("tanh", domain=(-1, 1), anchors=p),
+        (2, 3),
+        progress=lambda *given: heard.append(given),
+    )
+    assert ("size 2", 0, 2) in heard and ("size 3", 1, 2) in heard
+    assert module.current() is module.silent
+
+
+@pytest.mark.parametrize("sizes", [(), (4,), (4, 4), (0, 4), (2.5, 4)])
+def test_sizes_that_are_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(InputError):
+        rates(lambda p: attnc.head("tanh", domain=(-1, 1), anchors=p), sizes)
+
+
+def test_other_objects_are_refused() -> None:
+    with pytest.raises(InputError, match="int"):
+        rates(lambda p: p, (2, 3))

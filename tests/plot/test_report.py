@@ -72,7 +72,7 @@ def test_a_changed_head_and_a_measured_one_are_not_called_proved(tmp_path: Path,
     assert not attnc.plot.report(changed, path)
     assert ">proved<" not in path.read_text(encoding="utf-8")
     measured = attnc.head(torch.tanh, domain=(-2, 2), eps=1e-2)
-    assert not attnc.plot.report(measured, path)
+    assert not attnc.plot.report(measured, path, f=torch.tanh)
     text = path.read_text(encoding="utf-8")
     assert ">proved<" not in text and ">measured<" in text
 

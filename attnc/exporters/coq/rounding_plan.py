@@ -144,7 +144,8 @@ class RoundingPlan:
         """The corners of the upper envelope of the scores between lo and hi."""
         slope = self.key[:, 0] * self.gain
         level = self.key[:, 0] * self.offset + self.key[:, 1]
-        found, at = [], np.longdouble(lo)
+        found: list[float] = []
+        at = np.longdouble(lo)
         ahead = max(range(len(slope)), key=lambda k: (slope[k] * at + level[k], slope[k]))
         while True:
             later = [k for k in range(len(slope)) if slope[k] > slope[ahead]]

@@ -190,7 +190,7 @@ function readingValue(reading, s) {
   let sum = 0;
   reading.query.forEach((scale, h) => {
     const w = softmax([scale * s, 0]);
-    sum += w[0] * reading.value[h][0] + w[1] * reading.value[h][1];
+    sum += reading.output[h] * (w[0] * reading.value[h][0] + w[1] * reading.value[h][1]);
   });
   return sum;
 }

@@ -1,7 +1,7 @@
 // Panel 4: MiniLM. Which anchors the neurons of a block use for each token; one neuron's head; a norm as two-key heads.
 
 function transformerPanel(root, data) {
-  const state = { sentence: data.sentences[0], block: 0, token: 1, neuron: 0 };
+  const state = { sentence: data.sentences[0], block: 1, token: 1, neuron: 2 };
   const map = new Picture(300, "for each token, how many neurons attend most to the anchors at each position; arrow keys choose a token");
   const neuronPicture = new Picture(210, "the attention weights of one neuron over its anchors, and GELU");
   const shown = values({ s: "neuron's input s", gelu: "GELU(s)", head: "head(s)", error: "error", anchors: "anchors of its head", active: "use anchors above 0" });
@@ -14,12 +14,12 @@ function transformerPanel(root, data) {
       controls.token.set(state.token + 1, { max: state.sentence.tokens.length });
       draw();
     }),
-    block: slider("transformer-block", "block", { min: 1, max: data.blocks.length, step: 1, value: 1 }, (n) => { state.block = n - 1; draw(); }),
+    block: slider("transformer-block", "block", { min: 1, max: data.blocks.length, step: 1, value: 2 }, (n) => { state.block = n - 1; draw(); }),
     token: slider("transformer-token", "token", {
       min: 1, max: data.sentences[0].tokens.length, step: 1, value: 2, shown: (n) => state.sentence.tokens[n - 1] ?? "",
     }, (n) => { state.token = n - 1; draw(); }),
     neuron: slider("transformer-neuron", "neuron", {
-      min: 1, max: data.sentences[0].neurons[0].length, step: 1, value: 1, shown: (n) => `#${chosen(n - 1).neuron}`,
+      min: 1, max: data.sentences[0].neurons[0].length, step: 1, value: 3, shown: (n) => `#${chosen(n - 1).neuron}`,
     }, (n) => { state.neuron = n - 1; draw(); }),
   };
 
