@@ -33,10 +33,8 @@ def export(
     engine: _Engine = "softmax",
     opset: _Opset = None,
     check: _Check = False,
-    no_native: _Executed = Annotated[
-    bool, typer.Option("--executed", help="Coq: a theorem about the executed error too, rounding included.")
-]
-_NoNative = False,
+    no_native: _NoNative = False,
+    executed: _Executed = False,
     json: Json = False,
     force: Force = False,
 ) -> None:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 # by suffix: modules with a function `write(x, path, **options)`, and the options that they take
 _EXPORTERS = {".onnx": "attnc.exporters.onnx", ".v": "attnc.exporters.coq.writer"}
 _OPTIONS = {".onnx": ("engine", "inputs", "opset"), ".v": ("native", "check", "executed")}
-_DEFAULTS = {"engine": "softmax", "inputs": None, "opset": None, "native": True, "check": False, "executed": False}
+_DEFAULTS = {
+    "engine": "softmax",
+    "inputs": None,
+    "opset": None,
+    "native": True,
+    "check": False,
+    "executed": False,
+}
 SUFFIXES = tuple(_EXPORTERS)
 
 
@@ -81,7 +88,8 @@ def export(
     `.v` is a file for the Coq proof assistant: it states the approximation term of the head's certificate as a theorem about the
     stored numbers, and proves it with the library CoqInterval. With `native=False` the proof does not compute in machine floats,
     so that it rests on fewer axioms. With `executed`, a second file states and proves the bound of the certificate, rounding
-    included, under the assumptions of docs/arithmetic.md about the machine. With `check`, coqc runs, and `check` of the result is "proved", "failed" or "not installed".
+    included, under the assumptions of docs/arithmetic.md about the machine. With `check`, coqc runs, and `check` of the result
+    is "proved", "failed" or "not installed".
 
     Returns an `Export` for `.onnx` and a `CoqFile` for `.v`.
 
@@ -104,7 +112,14 @@ def export(
     if not target.parent.is_dir() or target.is_dir():
         why = "it is a directory" if target.is_dir() else f"there is no directory {target.parent}"
         raise FileError(f"cannot write {target}: {why}")
-    given = {"engine": engine, "inputs": inputs, "opset": opset, "native": native, "check": check, "executed": executed}
+    given = {
+        "engine": engine,
+        "inputs": inputs,
+        "opset": opset,
+        "native": native,
+        "check": check,
+        "executed": executed,
+    }
     options = {name: given.pop(name) for name in _OPTIONS[target.suffix]}
     for name, value in given.items():
         if value is not _DEFAULTS[name] and value != _DEFAULTS[name]:

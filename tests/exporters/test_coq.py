@@ -22,7 +22,8 @@ from attnc.exporters.coq import checking
 from attnc.exporters.coq.checking import LIBRARIES, axioms_in, is_allowed, library, run_coqc
 from attnc.exporters.coq.formulas import NAMES, formula_of
 from attnc.exporters.coq.gauss import Gauss
-from attnc.exporters.coq.reading import numbers_in
+from attnc.exporters.coq.norm import octaves
+from attnc.exporters.coq.reading import numbers_in, pairs_in
 from attnc.exporters.coq.stretches import Planner, lines_of
 from attnc.exporters.coq.text import literal
 from attnc.exporters.coq.writer import check_file, claim_of, text_of
@@ -157,6 +158,43 @@ def test_machine_floats_only_where_allowed(exp: attnc.Head) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def norm() -> Any:
+    return attnc.quadratic_head("rsqrt", features=8, domain=(1e-3, 1.0), eps=1e-2, dtype=torch.float64)
+
+
+def test_the_heads_of_a_norm(norm: Any, tmp_path: Path) -> None:
+    done = attnc.export(norm, tmp_path / "norm.v")
+    written = (tmp_path / "norm.v").read_text()
+    assert done.eps == norm.certificate.approximation and literal(done.eps) in written
+    assert "inverse (q : R) : R := sqrt (q / 8 + " in written
+    numbers = norm.numbers()
+    assert np.array_equal(pairs_in(written), np.stack([numbers.slope, numbers.intercept, numbers.value], 1))
+    found = octaves(claim_of(norm, True))
+    assert found[0].lo == 0 and all(a.hi == b.lo for a, b in pairwise(found))
+    assert found[-1].hi == norm.certificate.holds_for.radius**2
+    for octave in found:
+        for k in set(range(len(numbers))) - set(octave.kept):
+            height = Fraction(numbers.slope[k]) * Fraction(octave.lo) - Fraction(numbers.intercept[k])
+            assert height >= octave.gap
+    with pytest.raises(UnsupportedError):
+        attnc.export(norm, tmp_path / "norm.v", executed=True)
+
+
+def test_the_executed_bound_is_a_file_of_its_own(tmp_path: Path) -> None:
+    head = made("tanh", eps=1e-6)
+    done = attnc.export(head, tmp_path / "head.v", executed=True)
+    assert done.theorems == ("approximation", "executed")
+    assert (
+        f"Definition bound : Q := {literal(head.certificate.bound)}."
+        in (tmp_path / "head_executed.v").read_text()
+    )
+    assert {file.name for file in done.files} >= {"head.v", "head_executed.v", "AttncRounding.v"}
+    several = made("sin", heads=3, anchors=5, eps=None)
+    with pytest.raises(UnsupportedError):
+        attnc.export(several, tmp_path / "several.v", executed=True)
+
+
 def own() -> attnc.Function:
     return attnc.function(lambda s: s / 2, name="my_half", enclosure=lambda x: x / 2)
 
@@ -281,6 +319,21 @@ def test_axioms_of_a_file_are_noticed(work: Path) -> None:
     assert found.status == "failed" and "head.cheat" in found.reason
     admitted = "Theorem approximation : 1 = 2.\nProof. Admitted.\n"
     assert not run_coqc({"head": admitted}, ("head.approximation",), native=True, timeout=600, work=work)
+
+
+@needs_coqc
+@pytest.mark.slow
+def test_coqc_proves_the_heads_of_a_norm(norm: Any, work: Path) -> None:
+    assert run_coqc(
+        {"norm": text_of(norm, claim_of(norm, True), "norm")}, (), native=True, timeout=1800, work=work
+    )
+
+
+@needs_coqc
+@pytest.mark.slow
+def test_coqc_proves_the_executed_bound(tmp_path: Path) -> None:
+    done = attnc.export(made("relu", eps=1e-4), tmp_path / "head.v", executed=True, check=True)
+    assert done.check is not None and done.check.status == "proved", done.check
 
 
 @needs_coqc

@@ -185,7 +185,9 @@ def _header(
         form = f"|z|^2 / {claim.numbers.dim} + {claim.numbers.offset!r}"
         title = f"Heads of two keys for {c.facts['function']} of {form}"
         size = f"{len(claim.numbers)} heads of two keys"
-    about = "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
+    about = (
+        "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
+    )
     return [
         f"{title}, written by attnc {attnc.__version__}.",
         "",
