@@ -153,7 +153,7 @@ def as_table(stored: dict[str, Any]) -> str:
     rows = []
     for r in stored["rows"]:
         on = f"[{r['domain'][0]:g}, {r['domain'][1]:g}]"
-        theirs = f"[{r['sollya'][0]:.4g}, {r['sollya'][1]:.4g}]" if r["sollya"] else "not finished"
+        theirs = f"[{r['sollya'][0]:.4g}, {r['sollya'][1]:.4g}]" if r["sollya"] else "no result"
         ratio = f"{r['sollya_seconds'] / r['seconds']:.0f}" if r["sollya"] else ""
         times = f"{r['seconds']:.2f}", f"{r['sollya_seconds']:.1f}", ratio
         rows.append((r["name"], on, r["anchors"], f"{r['ours']:.4g}", theirs, r["pieces"], *times))
