@@ -15,6 +15,7 @@ from attnc.arguments import (
     checked_domain,
     checked_engine,
     checked_eps,
+    checked_positive,
     checked_strict,
     resolve_dtype,
 )
@@ -22,7 +23,7 @@ from attnc.domain import Box
 from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.advice import advising_compile
-from attnc.frontends.black_box import METHODS, FunctionRequest, compile_function
+from attnc.frontends.black_box import METHODS, SECONDS, FunctionRequest, compile_function
 from attnc.frontends.sklearn import is_estimator, task_of
 from attnc.lower.layers import check_ids
 from attnc.lower.program_to_network import Request, certified, lower
@@ -48,6 +49,7 @@ def compile(
     noise: float | None = None,
     tokens: int | None = None,
     seed: int = 0,
+    time_limit: float = SECONDS,
     dtype: torch.dtype | None = None,
     engine: str = "softmax",
     strict: bool | None = None,
@@ -58,13 +60,14 @@ def compile(
     `model` is a torch module of Linear layers and activations (attnc reads the operations that it executes on a batch of shape
     (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved,
     against what the model computes in exact arithmetic. The error lists every operation that is not supported.
-    Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). With `lipschitz`, a
-    constant K such that every output changes by at most K|x - x'|₂, a grid of anchors proves eps for every function with it that
-    is within `noise` of the returned values (by default 2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32; give more if the function
-    subtracts large numbers). Without it, `method` finds the anchors ("lattice" for smooth functions of up to 4 numbers, "fit" for
-    more), and the error is measured: the status of `net.certificate` is "measured". `form` selects the network that
-    `as_self_attention` writes, "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's
-    default dtype. Inputs outside the box warn once (`strict=None`), raise (True) or are ignored (False).
+    Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). A function of up to 4
+    numbers that is made of torch operations is proved from these operations, in `time_limit` CPU seconds, against f in exact
+    arithmetic (docs/functions.md). With `lipschitz`, a constant K such that every output changes by at most K|x - x'|₂, or
+    `method="grid"`, a grid of anchors proves eps for every function with this constant that is within `noise` of the returned
+    values (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32). Otherwise `method` finds the anchors ("lattice" for up to 4 numbers,
+    "fit" for more), and the status of `net.certificate` is "measured". `form` selects what `as_self_attention` writes,
+    "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's default. Inputs outside
+    the box warn once (`strict=None`), raise (True) or are ignored (False).
 
     With `approximation` instead of eps, each step that becomes attention is within it in exact arithmetic, for all that may enter
     it. The bound of `net.certificate` is what follows for the outputs; it may be large.
@@ -72,22 +75,21 @@ def compile(
     >>> import attnc, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)).eval()
     >>> net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(4,)), eps=1e-3)
-    >>> x = torch.rand(5, 4)
-    >>> bool((net(x) - model(x)).abs().max() <= 1e-3), net.certificate.covers(x)
-    (True, True)
-    >>> swap = attnc.compile(lambda x: x.flip(1) ** 2 / 2, domain=attnc.Box(0, 1, shape=(2, 1)), eps=0.05, lipschitz=1)
-    >>> swap.certificate.bound <= 0.05, attnc.verify(swap).status
+    >>> bool((net(torch.ones(4)) - model(torch.ones(4))).abs().max() <= 1e-3)
+    True
+    >>> swap = attnc.compile(lambda x: x.flip(1) ** 2 / 2, domain=attnc.Box(0, 1, shape=(2, 1)), eps=1e-3)
+    >>> swap.certificate.bound <= 1e-3, swap.certificate.status
     (True, 'proved')
     """
     domain, name = checked_domain(domain), resolve_dtype(dtype, model)
     allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_choices(method, form)
-    report = resolve_progress(progress)
+    limit, report = checked_positive("time_limit", time_limit), resolve_progress(progress)
     with torch.inference_mode(False), torch.enable_grad():  # a witness is found by gradients
         if _is_function(model, method):
             constants = (lipschitz, noise, tokens, seed)
-            request = FunctionRequest(model, domain, allowed, name, method, *constants, report)
+            request = FunctionRequest(model, domain, allowed, name, method, *constants, report, limit)
             net = compile_function(request, form or "two-layer")
         else:
             _check_function_words(method, {"lipschitz": lipschitz, "noise": noise, "tokens": tokens})

@@ -2,10 +2,10 @@
 
     python examples/running_maximum.py
 
-Every y_i changes by at most the largest change of an x_j, so 1 is a Lipschitz constant, also in the Euclidean norm. With this
-constant, the error of a grid of anchors is proved. Without the constant, attnc builds a lattice of anchors with broad weights
-and finds their values by least squares: the error is smaller with fewer anchors, and it is measured. The error of the lattice
-is largest at the edges x_i = x_j of the maximum; for smooth functions (softmax_average.py) a lattice is far more accurate.
+attnc builds a lattice of anchors with broad weights, finds their values by least squares, and proves the error from the
+operations of the function. The error is largest at the edges x_i = x_j of the maximum; for smooth functions (softmax_average.py)
+a lattice is far more accurate. Every y_i changes by at most the largest change of an x_j, so 1 is a Lipschitz constant. With it,
+the error of a grid of anchors is proved for every function with the same values and this constant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def running_maximum(x: Tensor) -> Tensor:
 
 
 def run() -> Iterator[tuple[str, attnc.Network]]:
-    """A network with a measured error, and one with a proved error."""
+    """A lattice, proved from the operations of the function, and a grid, proved from its Lipschitz constant."""
     yield (
         "running maximum, a lattice within 0.03",
         attnc.compile(running_maximum, domain=BOX, eps=0.03, dtype=torch.float64),

@@ -17,9 +17,9 @@ import numpy as np
 from flint import arb
 
 from attnc.arithmetic import Arithmetic
-from attnc.check.values import CheckError, Passing, Value, floats, long
+from attnc.check.values import CheckError, Errors, Passing, TracedErrors, Value, floats, long
 from attnc.functions.balls import ball, lower, upper, working
-from attnc.program import Lookup
+from attnc.program import Lookup, Traced
 from attnc.records.layers import Layer
 
 Balls = list[arb]
@@ -40,6 +40,8 @@ class _Axis:
 
 def bound(at: Passing) -> Value:
     (x,), step = at.inputs, at.step
+    if isinstance(step, Traced):
+        return _traced(x, at.errors)
     if not isinstance(step, Lookup) or x.error.any():
         raise CheckError("nothing is known of the function, or its inputs have an error")
     with working(PRECISION):
@@ -49,6 +51,18 @@ def bound(at: Passing) -> Value:
         lo, hi = (long([[end(b) for b in exact]]) for end in (lower, upper))
         error = long([[upper(e) for e in errors]])
     return Value.of(lo, hi, error, np.full_like(error, upper(approximation)))
+
+
+def _traced(x: Value, errors: Errors) -> Value:
+    """What was proved of a lattice network for a traced function, if its inputs are in the box of the proof."""
+    if not isinstance(errors, TracedErrors) or x.error.any():
+        raise CheckError("nothing is proved of the function, or its inputs have an error")
+    if not ((long(errors.low) <= x.lo).all() and (x.hi <= long(errors.high)).all()):
+        raise CheckError("its inputs may be outside the box for which it is proved")
+    error, approximation = (
+        np.full((1, len(errors.least)), np.longdouble(e)) for e in (errors.executed, errors.approximation)
+    )
+    return Value.of(long(errors.least)[None], long(errors.most)[None], error, approximation)
 
 
 def bounds(step: Lookup, layer: Layer, x: Balls, a: Arithmetic) -> tuple[Balls, Balls, arb]:

@@ -10,17 +10,19 @@ import torch
 from flint import arb
 
 from attnc import functions
-from attnc.arithmetic import probe, probe_network
+from attnc.arithmetic import ARITHMETIC, probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
 from attnc.check.head import check_applies, check_head, check_machine, check_terms, run_module
 from attnc.check.norm import check_norm, relative_errors
+from attnc.check.traced import check_traced, output_range
 from attnc.check.values import (
     CheckError,
     Errors,
     HeadErrors,
     NormErrors,
     SquareErrors,
+    TracedErrors,
     head_errors,
     largest_float,
     require,
@@ -30,7 +32,7 @@ from attnc.check.values import (
 from attnc.domain import Array, Normed, Tokens
 from attnc.functions import Function
 from attnc.functions.balls import working
-from attnc.program import Embed, Norm, Pointwise, Product
+from attnc.program import Embed, Lookup, Norm, Pointwise, Product, Traced
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status, Verdict
@@ -66,6 +68,10 @@ def check_network(
             elif isinstance(step, Norm):
                 (norm,) = (c for c in certificate.parts("norm") if c.facts["value"] == layer.value)
                 errors[layer.value] = _norm_errors(layer, step, norm)
+            elif isinstance(step, Traced):
+                (claim,) = (c for c in certificate.parts("lookup") if c.facts["value"] == layer.value)
+                errors[layer.value], more = _traced_errors(step, layer, certificate, claim)
+                cells += more
         _check_requested(numbers, certificate, errors)
         _check_composition(program, numbers, certificate, errors)
     except CheckError as problem:
@@ -75,7 +81,19 @@ def check_network(
     if lookups:
         anchors = sum(claim.facts["anchors"] for claim in lookups)
         reason = f"the bound holds for every function with the stored values and Lipschitz constant, {anchors} anchors"
+    if lookups and any(isinstance(step, Traced) for step in program.steps):
+        reason = f"the bound holds on the whole box: {anchors} anchors and the stored function, compared on {cells} cells"
     return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
+
+
+def _traced_errors(
+    step: Traced, layer: Layer, certificate: Certificate, claim: Certificate
+) -> tuple[TracedErrors, int]:
+    """What is certified of a lattice network for a traced function, if it is proved again; and the number of cells."""
+    try:
+        return check_traced(step, layer, certificate.box, claim, ARITHMETIC[certificate.dtype])
+    except CheckError as problem:
+        raise CheckError(f"{claim.name}: {problem}", problem.input, problem.error) from problem
 
 
 def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> None:
@@ -139,6 +157,11 @@ def magnitudes(program: Program, numbers: NetworkNumbers, certificate: Certifica
         elif layer.kind == "norm":
             facts = norms[layer.value].facts
             errors[layer.value] = NormErrors(facts["relative"], facts["executed"]["softmax"], facts["most"])
+        elif isinstance(step := program.steps[layer.value - 1], Traced):
+            (claim,) = (c for c in certificate.parts("lookup") if c.facts["value"] == layer.value)
+            low, high = (end.astype(np.float64).ravel() for end in (certificate.box.lo, certificate.box.hi))
+            terms = (claim.approximation, claim.bound)
+            errors[layer.value] = TracedErrors(low, high, *output_range(step, low, high), *terms)
     values = compose(program, numbers.layers, certificate.box, errors, numbers.dtype)
     found = {}
     for number, value in values.items():
@@ -213,7 +236,8 @@ def _attack(
     if not 0 <= witness.output < len(errors):
         raise CheckError(f"the witness is about output {witness.output}, but there are {len(errors)}")
     rounding = 2 * certificate.rounding + certificate.bound / 1024  # `approximation` was rounded up
-    check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))
+    known = not any(isinstance(step, Lookup) for step in program.steps)
+    check_claim(witness.error, errors[witness.output], rounding, known)
 
 
 def _points(certificate: Certificate, dtype: torch.dtype, count: int) -> torch.Tensor:

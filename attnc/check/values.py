@@ -247,7 +247,20 @@ class NormErrors:
     most: float
 
 
-Errors = HeadErrors | SquareErrors | NormErrors | None
+@dataclass(frozen=True, eq=False)
+class TracedErrors:
+    """Of a lattice network for a traced function, on the box [low, high] (features,): the function's values are between `least`
+    and `most` (outputs,), and |network - f| in exact arithmetic and as executed."""
+
+    low: Array
+    high: Array
+    least: Array
+    most: Array
+    approximation: float
+    executed: float
+
+
+Errors = HeadErrors | SquareErrors | NormErrors | TracedErrors | None
 
 
 @dataclass(frozen=True, eq=False)

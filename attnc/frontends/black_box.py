@@ -9,13 +9,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attnc.arguments import check_arithmetic, check_box, checked_count, checked_nonnegative
 from attnc.domain import Box
-from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.errors import ConvergenceError, InputError, PrecisionError, Problem
 from attnc.frontends.callable_source import CallableSource, find_jump
 from attnc.frontends.fit import FittedNetwork, fit
+from attnc.frontends.proved_lattice import LatticePlan, Unproved
+from attnc.frontends.trace import TraceError, disagreement, trace
 from attnc.heads.target import Progress
 from attnc.heads.tensor import counts_for
 from attnc.heads.tensor_search import LatticeFit, tensor_lattice
@@ -23,13 +26,16 @@ from attnc.lower import function_to_network as lowering
 from attnc.lower.function_to_network import MOST_ANCHORS
 from attnc.lower.program_to_network import Request, certified, lower
 from attnc.network.network import Network
-from attnc.program import Lookup
+from attnc.program import Lookup, Traced
+from attnc.prove.gradient import lipschitz_bound
+from attnc.prove.lattice_bound import SingularError
 from attnc.records.certificate import Certificate
 
 METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
 # fresh inputs for a measurement, and the softmax weights that it may compute
 POINTS, WEIGHTS = 1 << 16, 1 << 28
+SECONDS = 120.0  # CPU seconds for a proof
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -47,10 +53,30 @@ class FunctionRequest:
     tokens: int | None
     seed: int
     progress: Progress
+    seconds: float = SECONDS  # CPU seconds for a proof
+    derived: bool = False  # whether the Lipschitz constant is proved from the operations of f
 
     @cached_property
     def source(self) -> CallableSource:
         return CallableSource(self.f, self.box, self.tokens)
+
+    @cached_property
+    def traced(self) -> Traced | TraceError:
+        """The operations of f, or why they are not known."""
+        source = self.source
+        dtype = torch.float32 if source.dtype_name == "float32" else torch.float64
+        try:
+            found = trace(self.f, self.box, source.like.dtype, self.name)
+            x = np.concatenate([source.uniform(64, 11), np.stack([source.lo, source.hi])])
+            x = source.held(x)
+            if len(found.returned) != source.size:
+                raise TraceError([Problem("f", "returns another shape for a batch of two")])
+            if (wrong := disagreement(found, x, source(x), dtype)) is not None:
+                source.check_unchanged()
+                raise TraceError([Problem("f", wrong)], dependent=True)
+        except TraceError as problem:
+            return problem
+        return found
 
     @property
     def name(self) -> str:
@@ -72,6 +98,8 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
     check_arithmetic(request.dtype, network=True)
     request.progress("evaluating the function")
     method, reason = _method(request)
+    if method == "grid":
+        request = _with_constant(request)
     net = {"grid": _grid, "lattice": _lattice, "fit": _fit}[method](request)
     request.source.check_unchanged()
     net.form, net.notes = form, (f"method: {method}, {reason}", *net.notes)
@@ -80,7 +108,7 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
         over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
         count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
         grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
-        net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
+        net.notes = (*net.notes, f"to prove eps={request.eps:g} by a grid, give lipschitz=K; {grid}")
     return net
 
 
@@ -90,8 +118,6 @@ def _checked(request: FunctionRequest) -> FunctionRequest:
     if noise is not None and (lipschitz is None or noise >= request.eps):
         wanted = "needs lipschitz=K, and must be smaller than eps"
         raise InputError(f"noise={noise:g} {wanted}: got lipschitz={lipschitz}, eps={request.eps:g}")
-    if request.method == "grid" and lipschitz is None:
-        raise InputError("method='grid' proves its error from a Lipschitz constant: give lipschitz=K")
     if request.method in ("lattice", "fit") and lipschitz is not None:
         raise InputError(f"lipschitz={lipschitz:g} is for method='grid': got method={request.method!r}")
     seed = checked_count("seed", request.seed, 0, 2**32 - 1)
@@ -114,6 +140,33 @@ def _method(request: FunctionRequest) -> tuple[str, str]:
     return "fit", f"because {anchors}"
 
 
+def _with_constant(request: FunctionRequest) -> FunctionRequest:
+    """With a Lipschitz constant: that of the operations of f, or the given one, if f does not refute it."""
+    given, traced = request.lipschitz, request.traced
+    if isinstance(traced, TraceError):
+        if given is None:
+            raise InputError(
+                f"method='grid' needs a Lipschitz constant, and it cannot be derived: {traced}. Give lipschitz=K."
+            )
+        return request
+    try:
+        found = lipschitz_bound(traced, request.source.lo, request.source.hi, seconds=request.seconds / 4)
+    except SingularError as problem:
+        if given is None:
+            raise InputError(
+                f"f has no Lipschitz constant, or none can be proved: {problem}. Give lipschitz=K."
+            ) from problem
+        return request
+    if given is None:
+        return replace(request, lipschitz=found.constant, derived=True)
+    if found.attained > given * (1 + 2.0**-30):
+        raise InputError(
+            f"lipschitz={given:g} is refuted: |∇f| is at least {found.attained:.9g} at x = {request.source.shown(found.where)}, "
+            f"and {found.constant:.9g} is proved to be enough. Give at least that, or none."
+        )
+    return replace(request, derived=found.constant <= given)
+
+
 def _grid(request: FunctionRequest) -> Network:
     assert request.lipschitz is not None
     source = request.source
@@ -125,16 +178,22 @@ def _grid(request: FunctionRequest) -> Network:
     _try_to_refute(request, step)
     lowering.with_measurement(net, _measure(request, net, "grid"))
     origin = "assumed" if request.noise is None else "as given"
+    given = "proved from the operations of f" if request.derived else "as given"
     net.notes = (
         f"anchors: {' × '.join(map(str, counts))} cells, with the value of the function at the middle of each",
-        f"proved for every function with the Lipschitz constant {request.lipschitz:g} (Euclidean norm), as given, that is within "
+        f"proved for every function with the Lipschitz constant {request.lipschitz:g} (Euclidean norm), {given}, that is within "
         f"{step.noise:.2g} of these values: the error of the function's own {source.dtype_name} arithmetic, {origin}",
     )
     return net
 
 
 def _lattice(request: FunctionRequest) -> Network:
+    unproved = ""
     try:
+        proved = _proved_lattice(request)
+        if isinstance(proved, Network):
+            return proved
+        unproved = proved
         found = _find_lattice(request, request.eps, request.progress)
     except ConvergenceError as problem:
         best = problem.found
@@ -145,7 +204,33 @@ def _lattice(request: FunctionRequest) -> Network:
     net.certificate = _confirm(request, net, "lattice")
     anchors = f"{' × '.join(map(str, found.lattice.counts))} = {found.lattice.anchors}"
     values = f"values by least squares from {request.source.evaluations:,} values of f"
-    net.notes = (f"anchors: {anchors}, {values}",)
+    net.notes = (f"anchors: {anchors}, {values}", f"not proved: {unproved}")
+    return net
+
+
+def _proved_lattice(request: FunctionRequest) -> Network | str:
+    """A network that is proved from the operations of f, or why there is none."""
+    traced, source = request.traced, request.source
+    if isinstance(traced, TraceError):
+        if traced.dependent and request.method == "auto":
+            advice = "Give a function of its input alone; or method='lattice', which treats f as a black box."
+            raise InputError(f"{traced}. {advice}")
+        return str(traced)
+    constants = (request.eps, request.dtype, request.name, MOST_LATTICE, request.seed, request.seconds)
+    plan = LatticePlan(source, traced, *constants, request.progress)
+    net = plan.network()
+    if isinstance(net, Unproved):
+        return net.reason
+    (claim,) = net.certificate.parts("lookup")
+    (layer,) = net.selections
+    counts = [len(np.unique(column)) for column in layer.key.detach().numpy().T]
+    values = f"values by least squares from {source.evaluations:,} values of f"
+    facts = {**net.certificate.facts, "method": "lattice", "seed": request.seed}
+    net.certificate = replace(net.certificate, facts=facts)
+    net.notes = (
+        f"anchors: {' × '.join(map(str, counts))} = {claim.facts['anchors']}, {values}",
+        f"proved from the {len(traced.operations)} operations of f by Taylor models on {claim.facts['cells']:,} cells",
+    )
     return net
 
 

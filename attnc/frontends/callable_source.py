@@ -56,6 +56,11 @@ class CallableSource:
         self._test()
 
     @property
+    def like(self) -> Tensor:
+        """An empty tensor of the dtype and device that f takes."""
+        return self._like
+
+    @property
     def size(self) -> int:
         """How many numbers one result has."""
         return math.prod(self.shape)

@@ -29,7 +29,7 @@ _TRIED: tuple[tuple[float, tuple[float, ...], tuple[float, ...]], ...] = (
 )
 _ATTEMPTS, _AIM, _MARGIN = 12, 0.98, 1.02
 _ENOUGH = 3  # lattices within eps; the smallest is used
-_VALUES = 0.2 / 100  # largest value, in eps/u: a unit of |value| costs up to 100 u, in all a fifth of eps
+VALUES = 0.2 / 100  # largest value, in eps/u: a unit of |value| costs up to 100 u, in all a fifth of eps
 _POINTS, _COLUMNS, _SLICES = 193, 96, 24
 _LEAST_GROWTH = 2.0  # of values over f along one axis: a smaller limit would exclude every lattice
 _SIZE_POWER = 0.03  # among similar errors prefer small values: shapes are ranked by error·size^_SIZE_POWER
@@ -53,10 +53,12 @@ def tensor_lattice(
     most: int = 8192,
     seed: int = 0,
     progress: Progress = lambda _: None,
+    values: float = VALUES,
 ) -> LatticeFit:
-    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps."""
+    """A lattice of at most `most` anchors whose error, measured at new random points, is at most eps; `values` limits how large
+    its values are, in eps/u."""
     goal = eps / _MARGIN
-    search = _Search(f, lo, hi, eps, dtype, most, seed)
+    search = _Search(f, lo, hi, eps, dtype, most, seed, values)
     share, history = 1.0, list[LatticeFit]()
     for attempt in range(_ATTEMPTS):
         lattice = search.build(share, goal, progress)
@@ -126,7 +128,9 @@ class _Search:
     axes of a sum f_1(x_1) + … + f_m(x_m) do not multiply; `lower_growth` reduces it after a lattice whose values are too large.
     """
 
-    def __init__(self, f: Values, lo: Array, hi: Array, eps: float, dtype: str, most: int, seed: int) -> None:
+    def __init__(
+        self, f: Values, lo: Array, hi: Array, eps: float, dtype: str, most: int, seed: int, values: float
+    ) -> None:
         self.f, self.lo, self.hi, self.eps = f, lo, hi, eps
         self.dtype, self.most, self.seed = dtype, most, seed
         self.centre, self.largest = lo / 2 + hi / 2, most
@@ -137,7 +141,7 @@ class _Search:
         slices = self._cut(_POINTS)[1]
         self._scale = max(max(float(np.abs(s).max()) for s in slices), 1e-300)
         self._active = max(1, sum(float(np.ptp(s, 0).max()) > 0 for s in slices))
-        self._most_value = _VALUES * eps / ARITHMETIC[dtype].unit
+        self._most_value = values * eps / ARITHMETIC[dtype].unit
         self._growth = max(_LEAST_GROWTH, self._most_value / self._scale)
         self._fine = self.ridge
         self._measure_shapes(1)

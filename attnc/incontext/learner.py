@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from attnc.network.altered import as_made
 from attnc.network.head import Head
 from attnc.network.running import constant
 from attnc.progress import watched
+from attnc.records.presentation import Theorem
 
 if TYPE_CHECKING:
     from attnc.network.literal import SelfAttentionNetwork
@@ -63,6 +65,19 @@ class Learner(InContext):
         """At least |w_T - w_T of exact gradient descent|₂ for every context of n examples within the radius on which the step
         size does not diverge. `curvature`, at least L (see `curvature`), gives a smaller bound with a ridge penalty."""
         return self._bounds("bound").bound(n, curvature)
+
+    @property
+    def theorem(self) -> Theorem:
+        """That fixed attention weights run gradient descent, with its bound in exact arithmetic for contexts of up to 1000
+        examples: √d δ (1 + q + … + q^(T-1)), δ the error of one step, q <= 1 how much a step contracts."""
+        statement = (
+            f"in exact arithmetic |w_T - w_T of gradient descent|_2 <= √d δ (1 + q + … + q^(T-1)) for T = {self.steps} steps on "
+            f"every context of up to {EXAMPLES} examples within the radius on which steps of size {self.step_size:.4g} do not "
+            "diverge: three attention layers a step, the same weights for every number of examples; δ bounds the error of a "
+            "step, q <= 1 how much it contracts"
+        )
+        bound = self._bounds("approximation").bound(EXAMPLES)
+        return Theorem("in-context gradient descent", statement, bound if math.isfinite(bound) else None)
 
     def _bounds(self, term: str) -> LearnerBound:
         return LearnerBound(self.settings, *self._errors(term))

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from attnc.heads.tensor import Axis, Lattice, counts_for, grid_axes
 from attnc.lower.program_to_network import claimed, proved_network, proved_terms
 from attnc.lower.witness import check_refuted, within
 from attnc.network.network import Network, rebuilt
-from attnc.program import BlackBox, Lookup, Reshape
+from attnc.program import BlackBox, Lookup, Reshape, Traced
 from attnc.program.program import Program
 from attnc.prove.bounds import ValueBounds
 from attnc.prove.compose import compose
@@ -67,7 +67,9 @@ def selection(lattice: Lattice, centre: Array, dtype: str) -> Layer:
     return Layer("lookup", (0,), 1, dict(zip(names, map(np.ascontiguousarray, rounded), strict=True)))
 
 
-def around(source: Source, step: Lookup | BlackBox, made: Layer) -> tuple[Program, tuple[Layer, ...]]:
+def around(
+    source: Source, step: Lookup | BlackBox | Traced, made: Layer
+) -> tuple[Program, tuple[Layer, ...]]:
     """The step between the shapes of the function: vec X in front, tokens behind."""
     vec = [Reshape(0, (source.box.size,), name="vec")] if len(source.box.shape) > 1 else []
     at = len(vec)
@@ -103,7 +105,7 @@ def lipschitz_grid(
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return _proved(source, program, NetworkNumbers(stages, dtype), output), counts
+            return proved_lookup(source, program, NetworkNumbers(stages, dtype), output), counts
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved
@@ -162,12 +164,15 @@ def _shown(x: Array) -> str:
     return f"({', '.join(f'{v:.9g}' for v in x[:8])}{', …' if len(x) > 8 else ''})"
 
 
-def _proved(source: Source, program: Program, numbers: NetworkNumbers, output: ValueBounds) -> Network:
+def proved_lookup(
+    source: Source, program: Program, numbers: NetworkNumbers, output: ValueBounds, **facts: Any
+) -> Network:
+    """The network of a lookup with its certificate, before the search for a witness."""
     (layer,) = (layer for layer in numbers.layers if layer.kind == "lookup")
     error = float(output.error.max())
     exact = min(float(output.approximation.max()), error)
     terms = proved_terms(exact, error - exact, error)
-    facts = {"value": layer.value, "anchors": len(layer.tensors["offset"])}
+    facts = {"value": layer.value, "anchors": len(layer.tensors["offset"]), **facts}
     lookup = Certificate(subject="lookup", name="lookup", **terms, dtype=numbers.dtype, facts=facts)
     return proved_network(program, numbers, source.box, terms, lookup)
 

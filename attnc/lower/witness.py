@@ -68,9 +68,15 @@ def within(x: Tensor, box: Box, dtype: torch.dtype) -> Tensor:
 
 
 def worst(
-    network: nn.Module, program: Program, numbers: NetworkNumbers, box: Box, effort: int = 512
+    network: nn.Module,
+    program: Program,
+    numbers: NetworkNumbers,
+    box: Box,
+    effort: int = 512,
+    also: Tensor | None = None,
 ) -> Witness:
-    """The input with the largest error found: the executed output against the program in high precision."""
+    """The input with the largest error found: the executed output against the program in high precision. `also`: further inputs
+    to start from."""
     dtype = next(network.parameters()).dtype
     effort = max(16, min(effort, 2**27 // max(program.parameters, 1)))
 
@@ -82,7 +88,9 @@ def worst(
         chosen = error.flatten(1).amax(1).argsort(descending=True)[:count]
         return x[chosen].double(), executed[chosen]
 
-    best, _ = largest(within(candidates(box, effort), box, dtype), max(2, effort // 32))
+    start = candidates(box, effort)
+    start = start if also is None else torch.cat([start, also.reshape(-1, *box.shape)])
+    best, _ = largest(within(start, box, dtype), max(2, min(64, effort // 32)))
     points = best.to(dtype)
     if not isinstance(box, Tokens):
         risen = ascend(network, program, best, box, 16 if program.parameters < 2**20 else 5)

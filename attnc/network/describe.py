@@ -127,7 +127,7 @@ def _layer_rows(net: Network, layer: pointwise.Pointwise, claim: Certificate | N
 def _grid(net: Network, lookup: LookupLayer) -> str:
     """'441 grid 21 × 21'"""
     step, counts = net.program.steps[lookup.value - 1], lattice(lookup)
-    kind = "grid" if isinstance(step, Lookup) else net.certificate.facts.get("method", "grid")
+    kind = "grid" if isinstance(step, Lookup) else net.certificate.facts.get("method", "lattice")
     shape = f" {' × '.join(map(str, counts))}" if counts is not None and len(counts) > 1 else ""
     return f"{lookup.anchors} {kind}{shape}"
 

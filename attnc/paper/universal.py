@@ -70,7 +70,7 @@ def attention_softmax(
     ...     return x.prod(1, keepdim=True)
     >>> net = attnc.paper.attention_softmax(product, attnc.Box(-1, 1, shape=(2, 1)), eps=1e-3, tokens=1)
     >>> net.as_self_attention().kinds, str(net.certificate.status), net.certificate.error <= 1e-3
-    (('map', 'attention', 'map', 'softmax', 'map'), 'measured', True)
+    (('map', 'attention', 'map', 'softmax', 'map'), 'proved', True)
     """
     net = compile(f, domain=domain, eps=eps, form="attention-softmax", dtype=dtype, **options)
     net.theorem = _theorem(net, "attention and softmax")

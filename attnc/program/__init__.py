@@ -15,13 +15,15 @@ from attnc.program.program import Program
 from attnc.program.reshape import Reshape
 from attnc.program.scale import Scale
 from attnc.program.step import Step
+from attnc.program.traced import Traced
 
 _STEPS: tuple[type[Step], ...] = (
     Affine, Attend, BatchNorm, BlackBox, Combine, Embed, Lookup, Mix, Norm, Pointwise, Product, Reshape, Scale,
+    Traced,
 )  # fmt: skip
 KINDS = {step.kind: step for step in _STEPS}
 
 __all__ = [
     "KINDS", "Affine", "Attend", "BatchNorm", "BlackBox", "Combine", "Embed", "Lookup", "Mix", "Norm", "Pointwise",
-    "Product", "Program", "Reshape", "Scale", "Step",
+    "Product", "Program", "Reshape", "Scale", "Step", "Traced",
 ]  # fmt: skip

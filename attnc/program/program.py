@@ -90,7 +90,7 @@ class Program:
             for name, array in step.tensors().items():
                 if not np.isfinite(array).all():
                     found.append(Problem(where, f"its {name} contains NaN or infinity: use finite numbers"))
-        if not any(step.kind in ("affine", "lookup", "black_box") for step in self.steps):
+        if not any(step.kind in ("affine", "lookup", "black_box", "traced") for step in self.steps):
             reason = "it has no affine map: for a single function use attnc.head(...)"
             found.append(Problem("the program", reason))
         return found

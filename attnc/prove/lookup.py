@@ -18,7 +18,7 @@ from flint import arb
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
 from attnc.functions.balls import upper, working
-from attnc.program import Lookup
+from attnc.program import Lookup, Traced
 from attnc.prove.bounds import Errors, Known, LayerInputs, ValueBounds, unbounded
 from attnc.prove.outward import U, above, below, gamma, product, times, total
 from attnc.records.layers import Layer
@@ -30,6 +30,8 @@ BEYOND = {"float32": 104.0, "float64": 746.0}  # exp of minus this is below the 
 def lookup_bounds(at: LayerInputs) -> ValueBounds:
     """The bounds of a lookup whose input has no error; nothing is proved if its points are not a lattice."""
     (x,), layer, step = at.values, at.layer, at.step
+    if isinstance(step, Traced) and not x.error.any():
+        return _traced_bounds(at)
     axes = axes_of(step.points) if isinstance(step, Lookup) and not x.error.any() else None
     if axes is None:
         return unbounded((layer.tensor("values").shape[1],))
@@ -40,6 +42,19 @@ def lookup_bounds(at: LayerInputs) -> ValueBounds:
     uneven = [axis.uneven(points) for axis, points in zip(lattice, axes, strict=True)]
     off = times(step.lipschitz, _length(spreads, uneven))
     return _executed(step, layer, lattice, (x.lo, x.hi), float(off), at.arithmetic)
+
+
+def _traced_bounds(at: LayerInputs) -> ValueBounds:
+    """The bounds of a traced function from what is proved of its lattice; unbounded if nothing is."""
+    stored, heads = at.layer.tensor("values").astype(np.float64), at.heads
+    if not np.all(np.asarray(heads.error) > 0):
+        return unbounded((stored.shape[1],))
+    approximation, error = (
+        np.broadcast_to(e, stored.shape[1:]).astype(float) for e in (heads.approximation, heads.error)
+    )
+    # the network's exact output lies between its values
+    lo, hi = below(below(stored.min(0)) - approximation), above(above(stored.max(0)) + approximation)
+    return ValueBounds(lo, hi, approximation, error)
 
 
 def lookup_carried(layer: Layer, errors: Errors, known: Known) -> Array:

@@ -20,6 +20,7 @@ from attnc.program import (
     Reshape,
     Scale,
     Step,
+    Traced,
 )  # fmt: skip
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate
@@ -47,7 +48,7 @@ _STEPS: dict[str, tuple[type[Step], ...]] = {
     "affine": (Affine,),
     "batch_norm": (BatchNorm,),
     "pointwise": (Pointwise,),
-    "lookup": (Lookup, BlackBox),
+    "lookup": (Lookup, BlackBox, Traced),
     "combine": (Combine,),
     "reshape": (Reshape,),
     "product": (Product,),

@@ -88,8 +88,8 @@ MODELS: dict[str, ContinuousModel] = {
         (_NUMBERS,),
     ),
     "matrix-inverse": ContinuousModel(
-        matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3 (measured)",
-        "One head interpolates between the points of a lattice of matrices. The error is measured, not proved.",
+        matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3",
+        "One head interpolates between the points of a lattice of matrices. The error is proved from the operations of torch.",
         (_MATRIX,),
     ),
     "convolution": ContinuousModel(

@@ -7,6 +7,7 @@ from mutations.borders import BORDERS
 from mutations.check_heads import CHECK_HEADS
 from mutations.check_learners import CHECK_LEARNERS
 from mutations.check_networks import CHECK_NETWORKS
+from mutations.check_traced import CHECK_TRACED
 from mutations.exports import EXPORTS
 from mutations.heads import HEADS
 from mutations.inputs import INPUTS
@@ -16,6 +17,7 @@ from mutations.mutation import Mutation, StaleMutationError
 from mutations.networks import NETWORKS
 from mutations.records import RECORDS
 from mutations.tokens import TOKENS
+from mutations.traced import TRACED_FUNCTIONS
 from mutations.transformers import TRANSFORMERS
 from mutations.windows import WINDOWS
 
@@ -24,6 +26,7 @@ MUTATIONS: list[Mutation] = [
     *CHECK_HEADS,
     *NETWORKS,
     *CHECK_NETWORKS,
+    *CHECK_TRACED,
     *LOOKUPS,
     *WINDOWS,
     *BLOCKS,
@@ -33,6 +36,7 @@ MUTATIONS: list[Mutation] = [
     *RECORDS,
     *BORDERS,
     *EXPORTS,
+    *TRACED_FUNCTIONS,
     *TRANSFORMERS,
     *TOKENS,
 ]

@@ -1,0 +1,288 @@
+"""trace: the torch operations of a function as a list of scalar operations, whose meaning is exact."""
+
+from __future__ import annotations
+
+import math
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from flint import arb
+from torch import Tensor, fx
+
+from attnc.domain import Array, Box
+from attnc.errors import AttncError, InputError, Problem
+from attnc.frontends import aten
+from attnc.frontends.activations import RefusedError
+from attnc.frontends.tape import Symbols, Tape, TooLongError
+from attnc.frontends.tape_writer import Writer
+from attnc.frontends.trace_operations import MOVES, OPERATIONS, SHAPED
+from attnc.functions.balls import ball, lower, upper, working
+from attnc.program.traced import BALLS, MOST_OPERATIONS, Traced
+
+# operations that are traced whole: their decompositions have conditions, or are longer
+_WHOLE = (
+    "logsumexp", "softplus", "_safe_softmax", "elu", "leaky_relu", "gelu", "silu", "hardtanh", "native_layer_norm", "var", "std",
+    "addmm", "linalg_vector_norm", "linalg_cross", "logaddexp", "log_sigmoid_forward", "rsub", "prod",
+)  # fmt: skip
+_AGREE = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest value: what rounding may change
+
+
+class TraceError(AttncError):
+    """A function that is not traced, and why: `problems` has one entry for each operation that is not understood. `dependent` is
+    True if what the function computes depends on more than its input: then it is no function of its input."""
+
+    def __init__(self, problems: Sequence[Problem], dependent: bool = False) -> None:
+        self.problems, self.dependent = list(problems), dependent
+        super().__init__("; ".join(f"{p.where} {p.reason}" for p in self.problems))
+
+
+def trace(
+    f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype = torch.float64, name: str = "f"
+) -> Traced:
+    """The scalar operations of a function of a batch (batch, *box.shape), for one input of the batch.
+
+    The function runs on a batch of two inputs whose numbers are recorded (`make_fx`). What does not depend on them is a constant,
+    as torch computes it. Raises `TraceError` if it has an operation that is not understood, rounds to another dtype, draws random
+    numbers, branches on numbers, or mixes the inputs of a batch.
+
+    >>> trace(lambda x: x.sum(1, keepdim=True).sin(), Box(-1, 1, shape=(2, 1))).operations
+    (('add', 0, 1), ('sin', 2))
+    """
+    graph = _recorded(f, box, dtype)
+    size = box.size
+    tape = Tape(2 * size)
+    try:
+        result = _Reader(tape, Writer(tape, lambda at: _range(tape, box, at))).read(graph, (2, *box.shape))
+    except TooLongError:
+        raise TraceError([Problem("f", f"has more than {MOST_OPERATIONS} scalar operations")]) from None
+    rows = result.at.reshape(2, -1).tolist()
+    first, second = (tape.cut(i * size, size, row, name) for i, row in enumerate(rows))
+    if first is None or second is None:
+        raise TraceError([Problem("f", "mixes the inputs of a batch, which is axis 0")], dependent=True)
+    if first.settings() != second.settings():
+        reason = "does not treat the inputs of a batch alike, or computes with something else than torch"
+        raise TraceError([Problem("f", reason)])
+    return first
+
+
+def disagreement(traced: Traced, x: Array, values: Array, dtype: torch.dtype = torch.float64) -> str | None:
+    """None if the traced operations return the values of the function at inputs (N, width), up to rounding; else where not."""
+    found = traced.approximate(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    allowed = _AGREE[dtype] * max(float(np.abs(values).max()), 1e-300)
+    with np.errstate(invalid="ignore"):
+        off = np.nan_to_num(np.abs(found - values), nan=np.inf)
+    row, column = np.unravel_index(int(off.argmax()), off.shape)
+    if off[row, column] <= allowed:
+        return None
+    return (
+        f"f returns {values[row, column]:.9g} at x = {x[row].tolist()}, but the operations that it ran when it was "
+        f"traced give {found[row, column]:.9g}: it depends on something else than its input"
+    )
+
+
+@cache
+def _table() -> dict[Any, Any]:
+    """Decompositions into ATen's core operations, except of those that are traced whole."""
+    from torch._decomp import core_aten_decompositions
+
+    every: dict[Any, Any] = dict(core_aten_decompositions())
+    return {op: rule for op, rule in every.items() if str(op).split(".")[1] not in _WHOLE}
+
+
+def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx.GraphModule:
+    """The operations that f runs on a batch of two inputs of the box."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    share = np.random.default_rng(5).random((2, *box.shape)) * 0.5 + 0.25
+    x = torch.from_numpy(box.lo + share * (box.hi - box.lo)).to(dtype)
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            whole = torch.func.functionalize(lambda x: f(x), remove="mutations")
+            found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)
+    except Exception as problem:
+        text = str(problem).strip().partition("\n")[0]
+        if "_local_scalar_dense" in text:
+            reason = "reads numbers of its input in Python (an if, a loop, float(x) or x.item()): use torch operations"
+            raise TraceError([Problem("f", reason)], dependent=True) from problem
+        reason = f"cannot be recorded: {type(problem).__name__}: {text:.200}"
+        raise TraceError([Problem("f", reason)]) from problem
+    return found
+
+
+class _Reader:
+    """Runs a recorded graph: on numbers by torch, on values of the tape by the table of operations."""
+
+    def __init__(self, tape: Tape, writer: Writer) -> None:
+        self.tape, self.writer = tape, writer
+        self.problems: dict[str, Problem] = {}
+
+    def read(self, graph: fx.GraphModule, shape: tuple[int, ...]) -> Symbols:
+        known: dict[fx.Node, Any] = {}
+        result: Any = None
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = Symbols(torch.arange(math.prod(shape)).reshape(shape))
+            elif node.op == "get_attr":
+                known[node] = getattr(graph, str(node.target)).detach()
+            elif node.op == "output":
+                result = fx.node.map_arg(node.args[0], lambda n: known[n])
+            else:
+                known[node] = self._run(node, known)
+        if self.problems:
+            raise TraceError(
+                list(self.problems.values()),
+                dependent=any("random" in p.reason for p in self.problems.values()),
+            )
+        if isinstance(result, (list, tuple)) and len(result) == 1:
+            result = result[0]
+        if not isinstance(result, (Symbols, Tensor)):
+            raise TraceError([Problem("f", f"returns a {type(result).__name__}, not a tensor")])
+        return result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+
+    def _run(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+        name = aten.name(node)
+        values = [known[n] for n in node.all_input_nodes]
+        if any(value is _Unknown for value in values):
+            return _Unknown
+        try:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise RefusedError("draws random numbers")
+            if node.target is operator.getitem:
+                whole, at = known[node.all_input_nodes[0]], int(str(node.args[1]))
+                return _Missing if isinstance(whole, tuple) and whole[at] is None else whole[at]
+            if name == "_linalg_check_errors":
+                return None
+            if any(value is _Missing for value in values):
+                raise RefusedError("uses positions (of a sort or a maximum), which are not traced")
+            if not any(_symbolic(value) for value in values):
+                return node.target(
+                    *fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get)
+                )  # type: ignore[operator]
+            return self._symbolic(node, name, known)
+        except (RefusedError, TypeError, InputError) as problem:
+            where = f"operation {name}"
+            self.problems.setdefault(f"{where} {problem}", Problem(where, str(problem)))
+            return _Unknown
+
+    def _symbolic(self, node: fx.Node, name: str, known: dict[fx.Node, Any]) -> Any:
+        schema: Any = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            raise RefusedError("changes a tensor in place that existed before the call")
+        if name in SHAPED:
+            return self._shaped(node, known)
+        _check_dtype(node, known)
+        if name in MOVES:
+            return self._moved(node, known)
+        if name not in OPERATIONS:
+            raise RefusedError("is not traced")
+        given = {
+            key: fx.node.map_arg(value, lambda n: known[n]) for key, value in aten.arguments(node).items()
+        }
+        return OPERATIONS[name](self.writer, **_known_words(name, given))
+
+    def _moved(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+        """torch applies the operation to the numbers of the values."""
+        kept = (
+            (node.args[1:], node.kwargs)
+            if aten.name(node) in ("index", "index_select", "gather", "take")
+            else ((), {})
+        )
+        indices = _nodes(kept)
+        if any(_symbolic(known[n]) for n in indices):
+            raise RefusedError("has positions that depend on the input")
+
+        def numbers(n: fx.Node) -> Any:
+            value = known[n]
+            if isinstance(value, tuple):
+                return tuple(v.at for v in value)
+            return value if n in indices else self.writer.symbols(value)
+
+        args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
+        if aten.name(node) == "_to_copy":
+            return Symbols(args[0])  # type: ignore[arg-type]
+        found = node.target(*args, **kwargs)  # type: ignore[operator]
+        return tuple(Symbols(part) for part in found) if isinstance(found, (list, tuple)) else Symbols(found)
+
+    def _shaped(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+        """A new tensor of the shape of a value."""
+
+        def zeros(n: fx.Node) -> Any:
+            value = known[n]
+            return (
+                torch.zeros(value.shape, dtype=_values(n)[0].dtype) if isinstance(value, Symbols) else value
+            )
+
+        return node.target(*fx.node.map_arg(node.args, zeros), **fx.node.map_arg(node.kwargs, zeros))  # type: ignore[operator]
+
+
+class _Unknown:
+    """The result of an operation that was refused."""
+
+
+class _Missing:
+    """An output of an operation that has no exact meaning here, such as the positions of sorted values."""
+
+
+def _symbolic(value: Any) -> bool:
+    return isinstance(value, Symbols) or (
+        isinstance(value, tuple) and any(isinstance(v, Symbols) for v in value)
+    )
+
+
+def _nodes(args: Any) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    fx.node.map_arg(args, lambda n: found.add(n))
+    return found
+
+
+def _check_dtype(node: fx.Node, known: dict[fx.Node, Any]) -> None:
+    """Raise if a value is rounded to a dtype of fewer digits."""
+    results = [v for v in _values(node) if v is not None]
+    before = [
+        v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None
+    ]
+    for result in results[:1]:
+        if not result.dtype.is_floating_point or result.dtype in (torch.float16, torch.bfloat16):
+            raise RefusedError(f"returns {result.dtype} numbers that depend on the input")
+        if result.dtype == torch.float32 and torch.float64 in before:
+            raise RefusedError("casts numbers from float64 to float32, which rounds them")
+
+
+def _values(node: fx.Node) -> list[Any]:
+    found = node.meta.get("val", node.meta.get("tensor_meta"))
+    return list(found) if isinstance(found, (list, tuple)) and not hasattr(found, "dtype") else [found]
+
+
+_IGNORED = (
+    "memory_format",
+    "dtype",
+    "half_to_float",
+    "check_errors",
+    "stable",
+    "sorted",
+    "layout",
+    "device",
+    "out_dtype",
+)
+
+
+def _known_words(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without those that change no number (`_check_dtype` looks at dtypes)."""
+    return {key: value for key, value in given.items() if key not in _IGNORED}
+
+
+def _range(tape: Tape, box: Box, at: int) -> tuple[float, float]:
+    """An interval of a value on the box, by ball arithmetic on the whole box."""
+    traced = tape.cut(0, box.size, [at]) or tape.cut(box.size, box.size, [at])
+    if traced is None:
+        return -math.inf, math.inf
+    with working(64):
+        ends = zip(box.lo.ravel().tolist(), box.hi.ravel().tolist(), strict=True)
+        (found,) = traced.interpret([ball(lo, hi) for lo, hi in ends], BALLS, arb)
+        return lower(found), upper(found)
