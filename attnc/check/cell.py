@@ -193,7 +193,7 @@ class _HeadCell:
         turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)
         growth = (1 + u) ** turns / (1 - self.p * u) - 1
         own_sizes = arb(float(np.abs(self.value[:, 0]).sum()))
-        underflow = 8 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
+        underflow = 5 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
         return ((moved + growth * mass) / left + underflow).upper()
 
 

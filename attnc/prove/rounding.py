@@ -93,7 +93,7 @@ def head_rounding(a: Arithmetic, keys: Keys, s: arb, x: arb, x_error: arb, outpu
     gated = any(o != 0 for o in keys.own)
     roundings = keys.anchors + a.division_units + (2 if gated else 0)
     factor = (one + u) ** roundings / (one - keys.anchors * u) - one
-    return (moved / remaining + factor * mass / remaining + 16 * tau * (all_sizes + keys.anchors + 1)).upper()
+    return (moved / remaining + factor * mass / remaining + 5 * tau * (all_sizes + keys.anchors + 1)).upper()
 
 
 def projection_rounding(

@@ -124,7 +124,7 @@ HEADS = [
     Mutation(
         "rounding: underflow",
         "attnc/prove/rounding.py",
-        " + 16 * tau * (all_sizes + keys.anchors + 1)).upper()",
+        " + 5 * tau * (all_sizes + keys.anchors + 1)).upper()",
         ").upper()",
         "products that are flushed to zero cost nothing",
         (ROUNDING,),
