@@ -27,7 +27,9 @@ FORMS = {
     "the variance in float32": lambda x, w: w * (_centred(x) * _root(_centred(x.float()))),
     "squares of float16": lambda x, w: w * (x * _root(x.half().float(), 1e-20)),
     "squares cast to float16": lambda x, w: w * (x * _rooted(x.pow(2).half().float().mean(-1, keepdim=True))),
-    "a mean square in float16": lambda x, w: w * (x * _rooted(x.pow(2).mean(-1, keepdim=True).half().float())),
+    "a mean square in float16": lambda x, w: (
+        w * (x * _rooted(x.pow(2).mean(-1, keepdim=True).half().float()))
+    ),
     "a sum in bfloat16": lambda x, w: w * (x * _rooted(x.pow(2).mean(-1, keepdim=True), torch.bfloat16)),
     "a vector times its gain in float16": lambda x, w: (w * x).half().float() * _root(x, 1e-20),
     "a root times its gain in float16": lambda x, w: (w * _root(x, 1e-20)).half().float() * x,
