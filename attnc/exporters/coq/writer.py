@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import attnc
 from attnc.domain import Ball
 from attnc.errors import (
     CertificateError,
@@ -34,6 +33,7 @@ from attnc.functions import get
 from attnc.network.head import Head
 from attnc.network.norm import QuadraticHead
 from attnc.records.certificate import Status
+from attnc.records.fields import versions
 from attnc.records.files import replacing
 from attnc.records.numbers import digest
 
@@ -189,7 +189,7 @@ def _header(
         "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
     )
     return [
-        f"{title}, written by attnc {attnc.__version__}.",
+        f"{title}, written by attnc {versions()['attnc']}.",
         "",
         f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
