@@ -97,7 +97,7 @@ def _probe_ties(dtype: str) -> str | None:
     far = torch.tensor([a.vanish, a.vanish + 1, 2 * a.vanish, 1e4, 1 / a.unit / 4, torch.inf]).to(
         a.torch_dtype
     )
-    for keys in (2, 3, 9, 17, 65, 257):
+    for keys in (2, 3, 9, 17, 65, 257, 513):
         for ties in {1, 2, 3, keys - 1} & set(range(1, keys)):
             z = (top - far).reshape(-1, 1).repeat(1, keys)
             z[:, keys - ties :] = top

@@ -61,7 +61,7 @@ def compile(
     (batch, *domain.shape)), a fitted scikit-learn MLPRegressor or MLPClassifier (its logits), or a `Program`: then eps is proved,
     against what the model computes in exact arithmetic. The error lists every operation that is not supported.
     Or it is a function of a tensor (batch, n, d) that returns (batch, n, d'), or (batch, tokens, d'). A function of up to 4
-    numbers that is made of torch operations is proved from these operations, within `time_limit` seconds, against f in exact
+    numbers that is made of torch operations is proved from these operations, in `time_limit` CPU seconds, against f in exact
     arithmetic (docs/functions.md). With `lipschitz`, a constant K such that every output changes by at most K|x - x'|₂, or
     `method="grid"`, a grid of anchors proves eps for every function with this constant that is within `noise` of the returned
     values (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32). Otherwise `method` finds the anchors ("lattice" for up to 4 numbers,

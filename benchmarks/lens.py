@@ -150,6 +150,7 @@ CASES: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
     "theorem, two layers, neurons as heads": lambda: theorem("heads"),
     "logistic regression, 10 steps, radius 1": lambda: learner("logistic", 1.0),
     "logistic regression, 10 steps, radius 5": lambda: learner("logistic", 5.0),
+    "least squares, 10 steps, radius 1": lambda: learner("squared", 1.0),
     "least squares, 10 steps, radius 5": lambda: learner("squared", 5.0),
     "BERT, 1 layer of width 8, compiled": bert,
     "LayerNorm of a converted block": converted,

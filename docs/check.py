@@ -1,8 +1,8 @@
 """Checks of the built site: `python docs/check.py out/site`.
 
 Every page: images exist and have alternative text, links and their fragments exist, nothing is loaded from elsewhere, one main
-heading, weights within limits. Where Chromium is installed, every page is opened, wide and as on a phone, light and dark: no
-message in the console, no sideways scrolling, and the search finds words."""
+heading, a title, a language, a viewport for phones, weights within limits. Where Chromium is installed, every page is opened,
+wide and as on a phone, light and dark: no message in the console, no sideways scrolling, and the search finds words."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import chromium
 LARGEST = 1_500_000  # bytes of a page with everything that it loads
 EXPLORER = 1_000_000
 LOADED = {"script": "src", "img": "src", "source": "src"}
+ABOUT = ("language", "viewport", "title")
 WIDTHS = {"wide": 1280, "phone": 390}
 
 
@@ -32,6 +33,7 @@ class Page(HTMLParser):
     loaded: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     headings: int = 0
+    about: set[str] = field(default_factory=set)  # of language, viewport and title those that the page states
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,11 +41,16 @@ class Page(HTMLParser):
         self.feed(self.path.read_text(encoding="utf-8"))
         if self.headings != 1 and self.path.name != "search.html":  # whose heading a script writes
             self.problems.append(f"{self.headings} main headings")
+        self.problems += [f"states no {name}" for name in ABOUT if name not in self.about]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.names |= {value for key in ("id", "name") if (value := given.get(key))}
         self.headings += tag == "h1"
+        if tag == "html" and given.get("lang"):
+            self.about.add("language")
+        if tag == "title" or (tag == "meta" and given.get("name") == "viewport" and given.get("content")):
+            self.about.add("title" if tag == "title" else "viewport")
         if tag == "img" and not given.get("alt"):
             self.problems.append(f"the image {given.get('src')} has no alternative text")
         if tag in LOADED and (address := given.get(LOADED[tag])):

@@ -5,7 +5,8 @@
 y_i = Σ_j softmax_j(4 x_i x_j) x_j is one head of self-attention whose queries, keys and values are the tokens: tokens attend
 to tokens, and scores are products of two inputs. attnc compiles the function from its values and operations. In the compiled
 network the softmax runs over anchors, and scores are affine in the input. It has the paper's second form: one layer of
-attention (with scores 0), then one softmax. The function is smooth: an eps that is 100 times smaller needs a few times as many anchors.
+attention (with scores 0), then one softmax. The function is smooth: an eps that is 100 times smaller needs a few times as
+many anchors.
 """
 
 from __future__ import annotations

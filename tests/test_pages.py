@@ -75,3 +75,10 @@ def test_commands_exist_with_these_options(line: str) -> None:
         command = command.commands[name]
     parser = command.make_parser(click.Context(command))
     parser.parse_args(words)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_tables_have_rows(path: Path) -> None:
+    """A benchmark that stored nothing must not leave an empty table."""
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r"^\|.*\|\n\|[-| :]+\|\n(?!\|)", text, re.MULTILINE) == []

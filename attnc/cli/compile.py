@@ -48,7 +48,7 @@ _Method = Annotated[str | None, typer.Option(metavar="NAME", help="Function: aut
 _Noise = Annotated[float | None, typer.Option(metavar="E", help="With --lipschitz: rounding error of f.")]
 _Tokens = Annotated[int | None, typer.Option(metavar="M", help="Function: output tokens; default N.")]
 _Dtype = Annotated[str | None, typer.Option(help="float32 or float64; default the model's, else float32.")]
-_TimeLimit = Annotated[float | None, typer.Option(metavar="S", help="Function: seconds for its proof.")]
+_TimeLimit = Annotated[float | None, typer.Option(metavar="S", help="Function: CPU seconds for its proof.")]
 _Seed = Annotated[int | None, typer.Option(metavar="S", help="Function: of random inputs and of the fit.")]
 
 

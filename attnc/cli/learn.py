@@ -155,6 +155,7 @@ def _learn(
         "converged": model.convergence_.reached,
         "gradient": model.convergence_.gradient,
         "enough_steps": model.convergence_.enough,
+        "tried_steps": model.convergence_.tried,
         "step_size": learner.step_size,
         "dtype": learner.certificate.dtype,
         "radius": vars(learner.radius),
@@ -247,7 +248,7 @@ def _converged(record: dict[str, Any]) -> str:
         return f"yes: {left}"
     if record["enough_steps"] is not None:
         return f"no: {left}; use --steps {record['enough_steps']}"
-    tried = 16 * record["steps"]
+    tried = record["tried_steps"]
     why = "a penalty, as in --loss 'ridge(0.1)', needs fewer"
     if record["loss"] == "logistic":
         why = "if a line separates the labels, coefficients grow without end"

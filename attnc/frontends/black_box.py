@@ -35,7 +35,7 @@ METHODS = ("auto", "lattice", "grid", "fit")
 MOST_AXES, MOST_LATTICE = 4, 1 << 14
 # fresh inputs for a measurement, and the softmax weights that it may compute
 POINTS, WEIGHTS = 1 << 16, 1 << 28
-SECONDS = 120.0  # for a proof
+SECONDS = 120.0  # CPU seconds for a proof
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -53,7 +53,7 @@ class FunctionRequest:
     tokens: int | None
     seed: int
     progress: Progress
-    seconds: float = SECONDS  # for a proof
+    seconds: float = SECONDS  # CPU seconds for a proof
     derived: bool = False  # whether the Lipschitz constant is proved from the operations of f
 
     @cached_property
@@ -108,7 +108,7 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
         over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
         count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
         grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
-        net.notes = (*net.notes, f"to prove eps={request.eps:g} by a grid, give lipschitz=K; {grid}")
+        net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
 

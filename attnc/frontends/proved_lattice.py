@@ -50,7 +50,7 @@ class LatticePlan:
         """The network with a proved certificate. Raises `InputError` where f has a singularity in the box, and `ConvergenceError`
         if no lattice reaches eps at samples."""
         self._check_defined()
-        deadline = time.monotonic() + self.seconds
+        deadline = time.process_time() + self.seconds
         goal, values = 0.97 * self.eps * _CLAIM, _VALUES
         reason, fit = "no lattice was found", None
         for attempt in range(_ATTEMPTS):
@@ -85,7 +85,7 @@ class LatticePlan:
                 net = draft.proved(proof, self.name)
                 if net.certificate.bound <= self.eps:
                     return net
-            if time.monotonic() > deadline:
+            if time.process_time() > deadline:
                 reached = f"{proof.bound:.3g}" if np.isfinite(proof.bound) else "no bound"
                 size = f"{fit.lattice.anchors} anchors"
                 reason = f"not within {self.seconds:g} s, in which {reached} was proved for {size}"
@@ -112,7 +112,7 @@ class LatticePlan:
         try:
             target = min(room, max(_TIGHT * sampled, _LEAST * room))
             while True:
-                left = deadline - time.monotonic()
+                left = deadline - time.process_time()
                 proof = draft.bound(target, left / 2 if target < room else left, self.progress)
                 if proof.bound <= room or target >= room:
                     return proof

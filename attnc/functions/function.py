@@ -106,7 +106,10 @@ class Function:
             out = self.torch_form(s)
         except Exception as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            raise FunctionError(f"{self.name!r} failed on a tensor of {s.dtype}: {reason}") from problem
+            advice = "A function takes and returns tensors: write it with torch operations, torch.sin instead of math.sin"
+            raise FunctionError(
+                f"{self.name!r} failed on a tensor of {s.dtype}: {reason}. {advice}."
+            ) from problem
         if not isinstance(out, Tensor) or out.shape != s.shape or out.dtype != s.dtype:
             tensor = isinstance(out, Tensor)
             shape = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__

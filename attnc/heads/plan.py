@@ -199,8 +199,8 @@ class _Search:
                 break
 
     def cancels(self) -> bool:
-        """Whether large values cancel in the closest candidate, so that rounding alone exceeds eps: tuned heads of few anchors may
-        have such values, smooth heads of more anchors do not."""
+        """Whether large values cancel in the closest candidate, so that rounding alone exceeds eps: tuned heads of few anchors
+        may have such values, smooth heads of more anchors do not."""
         if not self.closest.found or self.target.kinks:
             return False
         return self.closest.found[-1].rounding > max(self.eps, _CANCELS * least_error(self.plan))

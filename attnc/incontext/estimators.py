@@ -311,7 +311,7 @@ def too_few(found: Convergence) -> str:
     after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
     if found.enough is not None:
         return f"{after}: use steps={found.enough}"
-    return f"{after}, and {16 * found.steps} steps are not enough either: use a larger alpha, or standardise=True"
+    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"
 
 
 def _poisson_reach(y: Tensor) -> float:

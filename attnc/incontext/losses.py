@@ -137,6 +137,9 @@ def exact_trajectory(
     return np.stack(found)
 
 
+_LEAST_TRIED = 5000
+
+
 @dataclass(frozen=True)
 class Convergence:
     """What is left of the gradient after `steps` of exact gradient descent, and the steps that reach the tolerance (None: more
@@ -146,6 +149,7 @@ class Convergence:
     gradient: float
     tolerance: float
     enough: int | None
+    tried: int
 
     @property
     def reached(self) -> bool:
@@ -160,17 +164,16 @@ def convergence(
     step_size: float,
     intercept: bool,
     tolerance: float,
-    most: int = 16,
 ) -> Convergence:
     """Whether gradient descent from 0 has converged after `steps`: the largest entry of (w - step(w))/η, the gradient of the
-    loss, is at most the tolerance. If not, up to `most` times as many steps are tried."""
-    w, first = np.zeros(x.shape[1]), math.inf
+    loss, is at most the tolerance. If not, up to 16 times as many steps, and at least 5,000, are tried."""
+    w, first, most = np.zeros(x.shape[1]), math.inf, max(16 * steps, _LEAST_TRIED)
     with np.errstate(over="ignore", invalid="ignore"):
-        for t in range(most * steps + 1):
+        for t in range(most + 1):
             after = exact_step(loss, x, y, w, step_size, intercept)
             gradient = float(np.abs(w - after).max()) / step_size
             first = gradient if t == steps else first
             if t >= steps and not gradient > tolerance:
-                return Convergence(steps, first, tolerance, t)
+                return Convergence(steps, first, tolerance, t, most)
             w = after
-    return Convergence(steps, first, tolerance, None)
+    return Convergence(steps, first, tolerance, None, most)

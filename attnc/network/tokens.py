@@ -142,10 +142,13 @@ class TokenNetwork(PreciseModule):
     def numbers(self) -> TokenNumbers:
         """The stored numbers."""
         ends = [self._table(name).detach() for name in ("tokens", "positions", "unembedding")]
-        dtype = str(ends[0].dtype).removeprefix("torch.")
+        stored = [*ends, *(layer._matrix(name) for layer in self._layers() for name in MATRICES)]
+        dtypes = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in stored})
+        if len(dtypes) > 1:  # embeddings of float32 and float64 would add up to float64
+            raise InputError(f"the tensors of the network have the dtypes {dtypes}: they must share one")
         tokens, positions, unembedding = (end.double().numpy() for end in ends)
         layers = tuple(layer.numbers() for layer in self._layers())
-        return TokenNumbers(tokens, positions, layers, unembedding, self.coordinates, dtype)
+        return TokenNumbers(tokens, positions, layers, unembedding, self.coordinates, dtypes[0])
 
     def why_not_certified(self) -> str | None:
         """Why nothing is proved of what the network returns now, or None."""
@@ -231,7 +234,14 @@ class TokenNetwork(PreciseModule):
         """Ids (batch, positions) and lengths (batch,), and whether the batch has to be dropped again."""
         if not isinstance(ids, Tensor) or ids.dtype not in INTEGERS or ids.ndim not in (1, 2):
             got = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
-            raise InputError(f"token ids are a tensor of whole numbers, (batch, positions): got {got}")
+            words = (
+                " Use net.run(sequence), or net(net.encode(sequence))."
+                if isinstance(ids, (str, list, tuple))
+                else ""
+            )
+            raise InputError(
+                f"token ids are a tensor of whole numbers, (batch, positions): got {got}.{words}"
+            )
         flat, most = ids.ndim == 1, self.program.length
         ids = (ids[None] if flat else ids).long()
         if not 1 <= ids.shape[1] <= most:

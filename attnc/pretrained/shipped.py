@@ -30,6 +30,7 @@ MODEL_TYPE = "attnc"
 _FIELDS = {"model_type", "architectures", "auto_map", "tokenizer_class", "original", "attnc"}
 _CLASSES = ("AttncBaseModel", "AttncConfig", "AttncHeadConfig", "AttncModel")
 _SENTENCE_TRANSFORMERS = "sentence_transformers."
+_ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs")  # of sentence_bert_config.json
 
 
 def remote(file: str) -> Any:
@@ -128,23 +129,48 @@ def _foreign_code(where: Path, config: Mapping[str, Any]) -> Iterator[str]:
     others = [file for file in where.rglob("*.py") if file != where / MODELLING]
     if others:
         yield f"it has code that attnc did not write: {others[0].relative_to(where)}"
+    linked = [path for path in where.rglob("*") if path.is_symlink() and path.is_dir()]
+    if linked:
+        yield f"{linked[0].relative_to(where)} is a link to another directory"
     for file in sorted(where.rglob("*.json")):
         if reason := _names_code(file, where):
             yield reason
 
 
 def _names_code(file: Path, where: Path) -> str | None:
-    """Whether a JSON file beside config.json names code: of a tokenizer, or of a module of sentence-transformers."""
+    """Whether a JSON file names code, or another model: of a tokenizer, or of a module of sentence-transformers."""
     name = str(file.relative_to(where))
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as problem:
         return f"{name} cannot be read: {problem}"
-    if isinstance(found, dict) and found.get("auto_map") and name != "config.json":
+    top = {} if name != "config.json" or not isinstance(found, dict) else {"auto_map": None}
+    if _has_map({**found, **top} if top else found):
         return f"{name} names code of its own (auto_map)"
+    if isinstance(found, dict) and name != "config.json" == file.name and "model_type" in found:
+        return f"{name} is the config of another model"
+    if file.name.startswith("sentence_") and isinstance(found, dict):
+        given = next((key for key in _ARGUMENTS if found.get(key)), None)
+        return None if given is None else f"{name} changes how the model is opened ({given})"
     if file.name == "modules.json":
-        modules = found if isinstance(found, list) else [found]
-        types = [str(m["type"]) for m in modules if isinstance(m, dict) and "type" in m]
-        other = next((t for t in types if not t.startswith(_SENTENCE_TRANSFORMERS)), None)
-        return None if other is None else f"{name} names code of its own ({other})"
+        return next((f"{name} {reason}" for reason in _modules(found)), None)
     return None
+
+
+def _has_map(found: object) -> bool:
+    """Whether an `auto_map` is anywhere inside."""
+    if isinstance(found, dict):
+        return bool(found.get("auto_map")) or any(map(_has_map, found.values()))
+    return isinstance(found, list) and any(map(_has_map, found))
+
+
+def _modules(found: object) -> Iterator[str]:
+    """What is wrong with the modules of sentence-transformers: the model is that of this directory, the others are inside."""
+    for module in found if isinstance(found, list) else [found]:
+        kind, path = (
+            (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
+        )
+        if not kind.startswith(_SENTENCE_TRANSFORMERS):
+            yield f"names code of its own ({kind})"
+        elif path and (kind.endswith(".Transformer") or Path(path).name != path or path == ".."):
+            yield f"opens {path!r} as {kind}: the model is that of the directory itself"

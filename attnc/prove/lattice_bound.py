@@ -206,7 +206,7 @@ def lattice_bound(
     progress: Progress = lambda _: None,
 ) -> LatticeBound:
     """Prove |network - f| <= target on the box [lo, hi], in exact arithmetic. Raises `SingularError` where f is not bounded."""
-    search, started = _Search(f, network, lo, hi, target, effort), time.monotonic()
+    search, started = _Search(f, network, lo, hi, target, effort), time.process_time()
     centre, half = grid(lo, hi, effort.cells)
     pending = [(centre, half, np.full(len(centre), np.inf))]
     rows = (effort.table + 1) * max(1, math.prod(network.counts[1:])) * network.values.shape[-1]
@@ -223,7 +223,7 @@ def lattice_bound(
         if len(centre) > most:
             pending.append((centre[most:], half[most:], sizes[most:]))
             centre, half, sizes = centre[:most], half[:most], sizes[:most]
-        late = time.monotonic() - started > effort.seconds
+        late = time.process_time() - started > effort.seconds
         if late or search.refuted > target or (half <= _SMALLEST * search.sides).all(1).any():
             left = max(float(part[2].max()) for part in (*pending, (centre, half, sizes)))
             return result(False, max(left, search.worst))

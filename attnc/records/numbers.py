@@ -129,5 +129,5 @@ def digest(name: str, array: NDArray[Any]) -> str:
     head = f"{name} {array.dtype.name} {array.shape} ".encode()
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     found = hashlib.sha256(head)
-    found.update(little.reshape(-1).view(np.uint8))  # no copy
+    found.update(little.reshape(-1).view(np.uint8).data)  # no copy
     return found.hexdigest()

@@ -89,7 +89,7 @@ MODELS: dict[str, ContinuousModel] = {
     ),
     "matrix-inverse": ContinuousModel(
         matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3",
-        "One head interpolates between the points of a lattice of matrices. The error is proved from the operations of the inverse.",
+        "One head interpolates between the points of a lattice of matrices. The error is proved from the operations of torch.",
         (_MATRIX,),
     ),
     "convolution": ContinuousModel(

@@ -193,12 +193,12 @@ TASKS: dict[str, TokenTask] = {
         modular_addition, 7, 2, "(previous token + token) mod 7",
         "One head copies the previous token. Its number and that of the token add up to s. One step head tells whether s >= 7, "
         "and the unembedding reads s - 7·[s >= 7].",
-        (5, 6), most_vocabulary=256,
+        (5, 6), fixed_vocabulary=True,
     ),
     "add-mod-113": TokenTask(
         modular_addition, 113, 2, "(previous token + token) mod 113",
         "As add-mod-7: two layers of one head each.",
-        (100, 50), most_vocabulary=256,
+        (100, 50), fixed_vocabulary=True,
     ),
     "parity": TokenTask(
         parity, 2, 16, "the parity of the ones up to each position",

@@ -16,6 +16,7 @@ from mutations.mutation import Mutation, StaleMutationError
 from mutations.networks import NETWORKS
 from mutations.records import RECORDS
 from mutations.tokens import TOKENS
+from mutations.traced import TRACED_FUNCTIONS
 from mutations.transformers import TRANSFORMERS
 from mutations.windows import WINDOWS
 
@@ -33,6 +34,7 @@ MUTATIONS: list[Mutation] = [
     *RECORDS,
     *BORDERS,
     *EXPORTS,
+    *TRACED_FUNCTIONS,
     *TRANSFORMERS,
     *TOKENS,
 ]

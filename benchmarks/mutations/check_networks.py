@@ -239,7 +239,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: witness",
         "attnc/check/network.py",
-        'check_claim(witness.error, errors[witness.output], rounding, not certificate.parts("lookup"))',
+        "check_claim(witness.error, errors[witness.output], rounding, known)",
         "pass",
         "a false witness is passed over",
         (FALSE, f"{CHECK_NETWORK}::test_a_witness_with_another_error_is_noticed_where_rounding_is_small"),

@@ -137,6 +137,11 @@ TOKENS = [
         "layers of another class are passed over", (f"{NETWORK}::test_other_parts_are_noticed",),
     ),
     Mutation(
+        "tokens: several dtypes", "attnc/network/tokens.py", "if len(dtypes) > 1:", "if False:",
+        "embeddings of float64 in a network of float32 are executed in float64",
+        (f"{NETWORK}::test_tensors_of_several_dtypes_end_the_certificate",),
+    ),
+    Mutation(
         "tokens: replaced domains", "attnc/records/tokens.py", "repr(program.domains) == repr(fresh.domains)",
         "program.domains == fresh.domains", "values 1 and 0 are taken for True and False",
         (f"{NETWORK}::test_a_changed_program_ends_the_certificate",),

@@ -4,7 +4,13 @@
     const lines = text.replace(/\n+$/, "").split("\n");
     const prompt = /^(>>>|\.\.\.|\$)( |$)/;
     if (!lines.some((line) => /^(>>>|\$) /.test(line))) return text;
-    return lines.filter((line) => prompt.test(line)).map((line) => line.replace(prompt, "")).join("\n") + "\n";
+    const kept = [];
+    for (const line of lines.filter((line) => prompt.test(line))) {
+      if (kept.length && kept.at(-1).startsWith("...") && !line.startsWith("...")) kept.push("");  // ends a block in Python's prompt
+      kept.push(line);
+    }
+    if (kept.at(-1).startsWith("...")) kept.push("");
+    return kept.map((line) => line.replace(prompt, "")).join("\n") + "\n";
   };
   const copy = async (text) => {
     try {

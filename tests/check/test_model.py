@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import attnc
-from attnc.check.model import check_directory
+from attnc.check import model as checker
+from attnc.check.model import Block, Proofs, check_directory, read_parts, read_record
 from attnc.domain import Box, Normed
 from attnc.errors import CertificateError, FileError, MissingExtraError
 from attnc.pretrained import convert_
@@ -47,6 +48,30 @@ def test_what_was_converted_is_proved_without_the_model(directory: Path) -> None
     verdict = check_directory(directory)
     assert verdict.status == "proved", verdict.reason
     assert len(verdict.children) == 1 and verdict.cells > 20
+
+
+def test_numbers_that_were_proved_are_not_proved_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files and the model of a directory have the same numbers. Others are another block, whatever is known."""
+    calls, plain, proofs = [], checker._check_engine, Proofs()
+    monkeypatch.setattr(checker, "_check_engine", lambda *args: calls.append(1) or plain(*args))
+    assert check_directory(directory, proofs) and (once := len(calls))
+    assert check_directory(directory, proofs) and len(calls) == once
+    (_, block), *_ = read_parts(directory, *read_record(directory))
+    assert isinstance(block, Block)
+    W, b = block.program.steps[0].weight, block.program.steps[-1].bias
+    first = replace(block.program.steps[0], weight=W + 1e-3)
+    last = replace(block.program.steps[-1], bias=b + 1e-9)
+    keys = {checker._key(block)}
+    for step, at in ((first, 0), (last, -1)):
+        steps = list(block.program.steps)
+        steps[at] = step
+        keys.add(checker._key(replace(block, program=replace(block.program, steps=tuple(steps)))))
+    head = replace(block.heads[0][1], output=block.heads[0][1].output * 2)
+    keys.add(checker._key(replace(block, heads=[(block.heads[0][0], head), *block.heads[1:]])))
+    keys.add(checker._key(replace(block, claim=replace(block.claim, name="another"))))
+    assert len(keys) == 5
 
 
 def _record(where: Path) -> dict[str, Any]:

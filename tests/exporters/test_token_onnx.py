@@ -13,7 +13,7 @@ import torch
 
 import attnc
 from attnc import tokens, zoo
-from attnc.errors import CertificateError, ExportError, InputError
+from attnc.errors import CertificateError, ExportError, FileError, InputError
 from attnc.exporters import onnx as exporter
 from attnc.exporters.export import Export
 from attnc.network.tokens import TokenNetwork
@@ -116,6 +116,30 @@ def test_other_tokens_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ExportError, match="4"):
         attnc.export(net, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_logits_may_differ_by_rounding_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores are whole numbers, which round nowhere: what is allowed is far below the margin of the tokens."""
+    net, plain = previous(), exporter._session
+    assert attnc.export(net, tmp_path / "x.onnx").allowed < 1e-5
+
+    class Off:
+        def __init__(self, file: Path) -> None:
+            self.session = plain(file)
+
+        def run(self, names: None, given: dict[str, Any]) -> list[Any]:
+            return [logits + np.float32(1e-3) for logits in self.session.run(names, given)]
+
+    monkeypatch.setattr(exporter, "_session", Off)
+    with pytest.raises(ExportError):
+        attnc.export(net, tmp_path / "y.onnx")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.onnx"]
+
+
+def test_onnx_files_are_not_read(exported: tuple[TokenNetwork, Export]) -> None:
+    for read in (attnc.verify, attnc.load):
+        with pytest.raises(FileError, match="ONNX"):
+            read(exported[1].path)
 
 
 @pytest.mark.slow

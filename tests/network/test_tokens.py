@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import attnc
 from attnc import tokens, zoo
+from attnc.check.tokens import prove_tokens
 from attnc.errors import FileError, InputError
+from attnc.network.tokens import digests_of
 from attnc.program.tokens import TokenProgram
 from attnc.records.certificate import Status
 
@@ -150,6 +153,30 @@ def test_hooks_and_casts_end_the_certificate(net: tokens.TokenNetwork) -> None:
     assert net.why_not_certified() is None
     net.half()
     assert net.why_not_certified() is not None
+
+
+def test_tensors_of_several_dtypes_end_the_certificate() -> None:
+    """Embeddings of float32 and float64 add up to float64, in which keys that lose by 128 have the weight 3e-56. Here the
+    unembedding makes that a wrong token, though everything that float32 executes is proved."""
+    p = tokens.program("ab", max_len=3, causal=True)
+    previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="a", name="previous")
+    net = p.compile(previous)
+    a, b = (net.coordinates.index(f"previous={token}") for token in "ab")
+    unembedding = np.zeros((len(net.coordinates), 2))
+    unembedding[a, 0], unembedding[b, 1] = 2.0**-110, 2.0**100
+    numbers, facts = replace(net.numbers(), unembedding=unembedding), dict(net.certificate.facts)
+    facts["margin"] = prove_tokens(net.program, numbers).margin
+    sealed = replace(net.certificate, facts=facts, digests=dict(digests_of(numbers, net.program)))
+    net = tokens.TokenNetwork(numbers, net.program, sealed)
+    assert attnc.verify(net) and net.run("bab") == p.interpret(previous, "bab")
+    net.double().tokens = torch.nn.Parameter(net.tokens.float(), requires_grad=False)
+    assert net.run("bab") != p.interpret(previous, "bab")
+    assert not attnc.verify(net) and "they must share one" in (net.why_not_certified() or "")
+    narrow = net.tokens
+    del net.tokens
+    net.register_buffer("tokens", narrow.detach())  # no parameter
+    with pytest.raises(InputError, match="they must share one"):
+        net.numbers()
 
 
 def test_another_program_ends_the_certificate(net: tokens.TokenNetwork) -> None:

@@ -79,11 +79,48 @@ def _module(where: Path) -> None:
     (where / "modules.json").write_text(json.dumps([{"type": "other.Module", "path": ""}]))
 
 
+def _module_elsewhere(where: Path) -> None:
+    """sentence-transformers would open another directory."""
+    module = {"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}
+    (where / "modules.json").write_text(json.dumps([module]))
+
+
+def _module_above(where: Path) -> None:
+    module = {"type": "sentence_transformers.models.Pooling", "path": "../other"}
+    (where / "modules.json").write_text(json.dumps([module]))
+
+
+def _arguments(where: Path) -> None:
+    about = {"model_kwargs": {"attn_implementation": "someone/kernel"}}
+    (where / "sentence_bert_config.json").write_text(json.dumps(about))
+
+
+def _second_model(where: Path) -> None:
+    (where / "0_Transformer").mkdir()
+    (where / "0_Transformer" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+
+
+def _inner_map(where: Path) -> None:
+    about = {"image_processor": {"auto_map": {"AutoImageProcessor": "someone/else--x.X"}}}
+    (where / "processor_config.json").write_text(json.dumps(about))
+
+
+def _linked(where: Path) -> None:
+    """Code behind a link to a directory, which no search for files finds."""
+    other = where.parent / "elsewhere"
+    other.mkdir()
+    (other / "other.py").write_text("")
+    (where / "1_Pooling").symlink_to(other, target_is_directory=True)
+
+
 def _field(where: Path) -> None:
     edit(where, lambda config: config.update(hidden_act="relu"))
 
 
-CODE = [_code, _spaces, _elsewhere, _another_class, _no_map, _other_file, _tokenizer, _module, _field]
+CODE = [
+    _code, _spaces, _elsewhere, _another_class, _no_map, _other_file, _tokenizer, _module, _module_elsewhere, _module_above,
+    _arguments, _second_model, _inner_map, _linked, _field,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CODE)

@@ -57,6 +57,11 @@ def test_maxima_and_sorting_have_the_constant_one(operations: tuple[tuple[object
     assert lipschitz_bound(f, LO, HI).constant == 1.0
 
 
+def test_the_larger_slope_of_a_maximum_counts() -> None:
+    f = Traced(0, 2, (("constant", 3.0), ("multiply", 1, 2), ("maximum", 0, 3), ("minimum", 0, 3)), (4, 5))
+    assert 3.0 <= lipschitz_bound(f, LO, HI).constant <= 3.0 * (1 + 1e-9)
+
+
 def test_an_infinite_slope_is_named_with_its_cell() -> None:
     f = Traced(0, 2, (("power", 0, 2), ("sqrt", 2)), (3,))
     with pytest.raises(SingularError) as caught:

@@ -53,12 +53,28 @@ def exact_network(layer: Layer, point: list[arb]) -> list[arb]:
 
 
 @pytest.mark.parametrize(("eps", "dtype"), [(1e-5, "float64"), (1e-2, "float32")])
-def test_models_of_the_network_are_contained(eps: float, dtype: str) -> None:
+@pytest.mark.parametrize(("degree", "table", "cells"), [(5, 8, 6), (3, 3, 3)])
+def test_models_of_the_network_are_contained(
+    eps: float, dtype: str, degree: int, table: int, cells: int
+) -> None:
     _, layer = fitted(PRODUCT, eps, dtype)
-    network, x = LatticeNetwork.of(layer), monomials(2, 5)
-    assert network.shifted == (dtype == "float32")
-    centre, half = grid(LO, HI, 6)
-    above, below = network.models(x, centre, half, 8)
+    assert LatticeNetwork.of(layer).shifted == (dtype == "float32")
+    check_models(layer, degree, table, cells)
+
+
+def test_offsets_that_are_no_sums_over_the_axes() -> None:
+    _, layer = fitted(PRODUCT, 1e-5, "float64")
+    offset = layer.tensor("offset") + np.random.default_rng(0).uniform(
+        -0.01, 0.01, len(layer.tensor("offset"))
+    )
+    check_models(Layer(layer.kind, layer.inputs, layer.value, {**layer.tensors, "offset": offset}), 8, 12, 8)
+
+
+def check_models(layer: Layer, degree: int, table: int, cells: int) -> None:
+    """N = (network)·D at points of cells."""
+    network, x = LatticeNetwork.of(layer), monomials(2, degree)
+    centre, half = grid(LO, HI, cells)
+    above, below = network.models(x, centre, half, table)
     draw = np.random.default_rng(0)
     for _ in range(20):
         cell, t = int(draw.integers(len(centre))), corner_or_inside(draw, 2)

@@ -70,6 +70,7 @@ def test_other_sizes() -> None:
     ("name", "sizes"),
     [
         ("induktion", {}), (3, {}), ("sort", {"vocabulary": 27}), ("parity", {"vocabulary": 3}), ("sort", {"length": 0}),
+        ("add-mod-7", {"vocabulary": 5}), ("add-mod-113", {"vocabulary": 114}),
         ("sort", {"length": 2.0}),
     ],
 )  # fmt: skip

@@ -68,11 +68,13 @@ class Reader:
     ) -> None:
         self.node, self.causal, self.domains = program.nodes[at], program.causal, domains
         self._codes: dict[int, Codes] = {}  # places in the domain, [index, length - 1]
+        self._fixed: dict[int, bool] = {}
         for n in references(self.node):
             order = {_key(v): i for i, v in enumerate(domains[n])}
             table = np.array([order[_key(v)] for v in known[n].values], np.int64)
             self._codes[n] = table[known[n].codes]
         self._tables = [np.array(p.table, bool) for p in getattr(self.node, "where", ())]
+        self._longest: NDArray[np.bool_] | None = None  # what is selected in the longest sequence
 
     def evaluated(self, length: int) -> tuple[Codes, tuple[Value, ...]]:
         """The value at each position of a sequence of one length, as places in a list of values."""
@@ -91,7 +93,7 @@ class Reader:
             distinct, back = np.unique(rows, axis=0, return_inverse=True)
             return back.reshape(-1), tuple(_sum(node, row, self.domains) for row in distinct.tolist())
         assert isinstance(node, (Count, Mean, Get))
-        hits = self._hits(node, length)
+        hits = self._selected(node, length)
         if isinstance(node, Count):
             return _listed(hits.sum(1), int)
         if isinstance(node, Mean):
@@ -102,8 +104,26 @@ class Reader:
         """The places of the values of an argument in its domain."""
         return self._codes[n][:length, length - 1]
 
+    def _selected(self, node: Selection, length: int) -> NDArray[np.bool_]:
+        """Which keys (columns) each query (row) selects. Where no argument depends on the length, a shorter sequence has the
+        first rows and columns of the longest one."""
+        read = {n for p in node.where for n in (p.key, p.query) if n is not None}
+        longest = len(next(iter(self._codes.values()))) if self._codes else length
+        if length == longest or not all(self._is_fixed(n) for n in read):
+            return self._hits(node, length)
+        if self._longest is None:
+            self._longest = self._hits(node, longest)
+        return self._longest[:length, :length]
+
+    def _is_fixed(self, n: int) -> bool:
+        """Whether a node has the same values in sequences of every length."""
+        if n not in self._fixed:
+            codes = self._codes[n]
+            there = np.tri(len(codes), dtype=bool).T  # index < length
+            self._fixed[n] = bool((codes == codes[:, -1:])[there].all())
+        return self._fixed[n]
+
     def _hits(self, node: Selection, length: int) -> NDArray[np.bool_]:
-        """Which keys (columns) each query (row) selects."""
         found = np.tri(length, dtype=bool) if self.causal else np.ones((length, length), bool)
         for p, table in zip(node.where, self._tables, strict=True):
             rows = np.zeros(length, np.int64) if p.query is None else self._places(p.query, length)
