@@ -125,7 +125,9 @@ class AxisTable:
         a, i = up(np.abs(self.slope[0]) * (1 + 2.0**-40)), degree + 1
         close = a <= i
         inside = np.where(close, a, 0.0)
-        factor = 4 * (inside / 2) ** i / math.factorial(i) / (1 - inside / (2 * (i + 1)))
+        factor = 4 / (1 - inside / (2 * (i + 1)))
+        for m in range(1, i + 1):
+            factor = factor * (inside / (2 * m))  # (a/2)^i/i!
         series = up(factor * exp_above(self.score[0] + inside**2 / (4 * (i + 1)) + 2.0**-30) * (1 + 2.0**-30))
         plain = up((1 + lebesgue(degree)) * self.top)
         return np.where(close, np.minimum(series, plain), plain)
