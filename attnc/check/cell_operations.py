@@ -86,6 +86,8 @@ class Cells:
         )
 
     def subtract(self, a: CellValue, b: CellValue) -> CellValue:
+        if a is b:
+            return self.constant(0.0)
         return self.add(a, self.negate(b))
 
     def multiply(self, a: CellValue, b: CellValue) -> CellValue:
