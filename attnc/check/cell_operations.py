@@ -86,6 +86,8 @@ class Cells:
         )
 
     def subtract(self, a: CellValue, b: CellValue) -> CellValue:
+        if a is b:
+            return self.constant(0.0)
         return self.add(a, self.negate(b))
 
     def multiply(self, a: CellValue, b: CellValue) -> CellValue:
@@ -308,7 +310,6 @@ def remainder_factors(degree: int, axes: int) -> Array:
     for i, r in enumerate(RADII.tolist()):
         if r > 1:
             rho = (r + math.sqrt(r * r - 1)) * (1 - 2.0**-40)
-            found[i] = (
-                4 * axes * rho**-degree / (rho - 1) * (1 + 2 / (rho - 1)) ** (axes - 1) * (1 + 2.0**-30)
-            )
+            product = math.prod([1 / rho] * degree + [1 + 2 / (rho - 1)] * (axes - 1))
+            found[i] = 4 * axes * product / (rho - 1) * (1 + 2.0**-30)
     return found

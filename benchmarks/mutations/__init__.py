@@ -7,6 +7,7 @@ from mutations.borders import BORDERS
 from mutations.check_heads import CHECK_HEADS
 from mutations.check_learners import CHECK_LEARNERS
 from mutations.check_networks import CHECK_NETWORKS
+from mutations.check_traced import CHECK_TRACED
 from mutations.exports import EXPORTS
 from mutations.heads import HEADS
 from mutations.inputs import INPUTS
@@ -25,6 +26,7 @@ MUTATIONS: list[Mutation] = [
     *CHECK_HEADS,
     *NETWORKS,
     *CHECK_NETWORKS,
+    *CHECK_TRACED,
     *LOOKUPS,
     *WINDOWS,
     *BLOCKS,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from flint import acb, arb
 
-from attnc.check.cell_operations import Cells
+from attnc.check.cell_operations import Cells, remainder_factors
 from attnc.check.cell_values import RADII
 from attnc.check.lattice import chebyshev
 from attnc.functions.balls import working
@@ -83,6 +83,21 @@ def random_cells(draw: np.random.Generator, width: int, count: int) -> tuple[np.
     low, high = middle - half, middle + half
     low[draw.random((count, width)) < 0.1] = 0.0
     return np.minimum(low, high), np.maximum(low, high)
+
+
+def test_remainder_of_interpolation() -> None:
+    """1/(s - t_1)·…·1/(s - t_d) on the cell [-1, 1]^d: what the interpolant errs is below the estimate, and not far below it."""
+    for degree, axes, i in [(4, 1, 3), (6, 2, 2), (8, 2, 4), (3, 3, 5)]:
+        pole = float(RADII[i]) * 1.02
+        nodes, _, matrix = chebyshev(degree)
+        t = np.linspace(-1, 1, 201)
+        basis = np.cos(np.outer(np.arccos(t), np.arange(degree + 1)))
+        line = basis @ (matrix @ (1 / (pole - nodes)))  # the interpolant of a product is a product
+        ends = 1 / (pole - t)
+        off = max(abs(line[k] ** axes - ends[k] ** axes) for k in (0, 200, 100, 57))
+        most = (1 / (pole - RADII[i])) ** axes
+        estimate = remainder_factors(degree, axes)[i] * most
+        assert off <= estimate <= 2000**axes * off
 
 
 def test_random_programs() -> None:

@@ -81,7 +81,9 @@ def test_slopes_between_points_of_a_cell() -> None:
     draw = np.random.default_rng(4)
     low = draw.uniform(-1, 0.8, (20, 2))
     high = low + 10 ** draw.uniform(-3, -0.7, (20, 2))
-    for operations in (*SMOOTH.values(), *KINKED.values()):
+    low[:8], high[:8] = -0.3, 0.3
+    steep = (("constant", 5.0), ("multiply", X, 2), ("maximum", 3, Y), ("absolute", 4))
+    for operations in (*SMOOTH.values(), *KINKED.values(), steep):
         f = Traced(0, 2, operations, (1 + len(operations),))
         (output,) = DualCells(Cells(low, high)).outputs(f)
         x, y = (np.clip(low + draw.random(low.shape) * (high - low), low, high) for _ in range(2))

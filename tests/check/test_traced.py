@@ -15,9 +15,11 @@ from flint import arb
 from torch import Tensor
 
 import attnc
+from attnc.arithmetic import ARITHMETIC
+from attnc.check.compose import compose
 from attnc.check.network import check_network
-from attnc.check.traced import Proof, exact_errors, output_range
-from attnc.check.values import CheckError
+from attnc.check.traced import Proof, check_traced, exact_errors, output_range
+from attnc.check.values import CheckError, TracedErrors
 from attnc.functions.balls import working
 from attnc.network.network import Network
 from attnc.program import Program, Traced
@@ -141,6 +143,33 @@ def test_a_certificate_that_claims_less_is_not_proved(nets: dict[str, Network]) 
     assert check_network(program, numbers, forged).status is not Status.PROVED
 
 
+def test_claims_that_are_too_small(nets: dict[str, Network]) -> None:
+    """Each term by itself, without the attack on the network."""
+    _, _, certificate, layer, step = parts(nets["wave"])
+    (claim,) = certificate.parts("lookup")
+    a, least = ARITHMETIC["float64"], attained(nets["wave"])
+    errors, cells = check_traced(step, layer, PAIR, claim, a)
+    assert cells > 0 and errors.executed <= claim.bound and errors.approximation <= claim.approximation
+    low = 0.99 * least
+    for terms in (
+        {"approximation": low, "bound": low},
+        {"bound": low},
+        {"bound": least, "approximation": 1.0},
+    ):
+        with pytest.raises(CheckError):
+            check_traced(step, layer, PAIR, replace(claim, **terms), a)
+
+
+def test_inputs_outside_the_box(nets: dict[str, Network]) -> None:
+    program, numbers, _, layer, _ = parts(nets["wave"])
+    wider = attnc.Box(-1, np.nextafter(1.0, 2.0), shape=(2, 1))
+    errors = TracedErrors(-np.ones(2), np.ones(2), -np.ones(1), np.ones(1), 1e-5, 1e-5)
+    assert compose(program, numbers.layers, PAIR, {layer.value: errors}, "float64")
+    for box, given in ((wider, {layer.value: errors}), (PAIR, {})):
+        with pytest.raises(CheckError):
+            compose(program, numbers.layers, box, given, "float64")
+
+
 def altered_value(layer: Layer, at: int, by: float) -> Layer:
     values = layer.tensors["values"].copy()
     values[at] += by
@@ -190,6 +219,7 @@ def test_a_limit_of_work_is_not_a_proof(nets: dict[str, Network]) -> None:
         (("multiply", 0, 1), ("sqrt", 2), ("power", 3, 2)),
         (("power", 0, -1), ("constant", 0.0), ("multiply", 3, 2)),
         (("divide", 0, 1), ("add", 0, 1)),
+        (("multiply", 0, 0), ("constant", 1e-30), ("subtract", 2, 3), ("sqrt", 4)),
     ],
 )
 def test_functions_that_are_not_defined_everywhere(
