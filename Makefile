@@ -3,18 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SMALL := $(VENV)/.installed-plot
 LENS := .venv-lens
 
 .PHONY: demo test test-all test-lens attack mutants bench reproduce lint types docs explorer site clean
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) with everything that tests and site need; this takes some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)
+# What the demo needs; for a clone in which nothing else was installed yet.
+$(SMALL): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) with torch and matplotlib; this takes a minute or two, once"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch setuptools
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[plot]'
+	touch $@
+
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(SMALL))
 	mkdir -p out
 	$(BIN)/attnc head gelu --domain -8 8 --eps 1e-6 --dtype float64 -o out/gelu.safetensors --report out/gelu.html --force
 

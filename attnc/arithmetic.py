@@ -3,10 +3,11 @@
 For a dtype with unit roundoff u and smallest normal number τ:
 
 1. `+ - × ÷` of numbers that are not subnormal return the exact result times (1 + δ), |δ| <= u, plus at most τ: that covers
-   results that are subnormal or flushed to zero. A fused multiply-add is allowed: it errs less.
-2. softmax is exp(z - max z) divided by its sum; its exp returns exp(d)(1 + ε) plus at most 4τ, |ε| <= exp_units·u for d <= 0:
-   20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for float64. The division may be
-   a multiplication with the reciprocal: three roundings at most.
+   results that are subnormal or flushed to zero. A fused multiply-add is allowed: it errs less. Multiplying by 0 or a power of
+   two, and adding 0, round nothing except what underflows.
+2. softmax is exp(z - max z) divided by its sum, max z being one of the scores; its exp returns exp(d)(1 + ε) plus at most 4τ,
+   |ε| <= exp_units·u for d <= 0: 20 units in the last place for float32 (the fastest exp in PyTorch's CPU kernels), 2 for
+   float64. The division may be a multiplication with the reciprocal: three roundings at most.
 3. A sum of p terms is formed in any order, each partial sum rounded once.
 4. A matrix product of numbers of the dtype is such a sum of products, each rounded once or fused with an addition: no term passes
    more than n + 1 roundings, the bias included, n of its products being other than 0 (adding 0 rounds nothing). PyTorch must not

@@ -23,7 +23,8 @@ from typing import Any
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
 FUNCTIONS = (
-    "tanh", "sigmoid", "gelu", "gelu, gated", "silu", "silu, gated", "mish", "softplus", "elu", "relu", "relu, gated", "sin",
+    "tanh", "sigmoid", "gelu", "gelu on [-4, 4]", "gelu, gated", "silu", "silu, gated", "mish", "softplus",
+    "elu", "relu", "relu, gated", "sin",
 )  # fmt: skip
 EPS = {"float32": 1e-4, "float64": 1e-12}
 LARGER = dict.fromkeys(("elu", "relu", "sin", "gelu, gated", "relu, gated"), 1e-8)  # in float64
@@ -88,15 +89,15 @@ def small_case(name: str, dtype: str, where: Path) -> dict[str, Any]:
     progress(f"{name}, {dtype}")
     of, network = getattr(torch, dtype), name == "network"
     eps = LARGER.get(name, EPS[dtype]) if dtype == "float64" else EPS[dtype]
-    shape, reach = ((4,), 1.0) if network else ((), 8.0)
+    shape, reach = ((4,), 1.0) if network else ((), 4.0 if "[-4, 4]" in name else 8.0)
     torch.manual_seed(0)
     if network:
         layers = torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
         source = torch.nn.Sequential(*layers).to(of).eval()
         made: Any = attnc.compile(source, domain=attnc.Box(-1, 1, shape=(4,)), eps=eps)
     else:
-        function, _, design = name.partition(", ")
-        made = attnc.head(function, domain=(-8, 8), eps=eps, dtype=of, design=design or "auto")
+        function, _, design = name.removesuffix(" on [-4, 4]").partition(", ")
+        made = attnc.head(function, domain=(-reach, reach), eps=eps, dtype=of, design=design or "auto")
     attnc.export(made, where / "case.onnx")
     session = session_of(where / "case.onnx")
     differences, sizes, times, apart = [], [], {}, {}

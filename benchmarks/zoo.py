@@ -204,7 +204,7 @@ def results(stored: dict[str, Any]) -> str:
     for r in stored["length"]:
         sizes = f"{r['vocabulary']}, {r['length']}"
         at.append(
-            f"| {r['task']} | {sizes} | {r['dtype']} | {r['status']} | {r['pairs']:,} | {r['checked']:.1f} s |"
+            f"| {r['task']} | {sizes} | {r['dtype']} | {r['status']} | {r['pairs']:,} | {r['checked']:.2f} s |"
         )
     mutants = stored["mutants"]
     total = {

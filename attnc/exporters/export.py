@@ -6,14 +6,25 @@ import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnc.errors import FileError, InputError
 from attnc.progress import watched
 
-_EXPORTERS = {
-    ".onnx": "attnc.exporters.onnx"
-}  # by suffix: modules with a function `write(x, path, **options)`
+if TYPE_CHECKING:
+    from attnc.exporters.coq.checking import CoqCheck
+
+# by suffix: modules with a function `write(x, path, **options)`, and the options that they take
+_EXPORTERS = {".onnx": "attnc.exporters.onnx", ".v": "attnc.exporters.coq.writer"}
+_OPTIONS = {".onnx": ("engine", "inputs", "opset"), ".v": ("native", "check", "executed")}
+_DEFAULTS = {
+    "engine": "softmax",
+    "inputs": None,
+    "opset": None,
+    "native": True,
+    "check": False,
+    "executed": False,
+}
 SUFFIXES = tuple(_EXPORTERS)
 
 
@@ -33,6 +44,20 @@ class Export:
     axes: dict[str, dict[int, str]]
 
 
+@dataclass(frozen=True)
+class CoqFile:
+    """A Coq file that states and proves the approximation term of a certificate, and what coqc said of it.
+
+    `files` are all files that were written: the file itself, one that prints the axioms, and the libraries of attnc.
+    `theorems` are the names of the theorems. `eps` is the number in the first. `check` is None if coqc was not asked for."""
+
+    path: Path
+    files: tuple[Path, ...]
+    theorems: tuple[str, ...]
+    eps: float
+    check: CoqCheck | None = None
+
+
 @watched("exporting")
 def export(
     x: Any,
@@ -41,9 +66,12 @@ def export(
     engine: str = "softmax",
     inputs: Any = None,
     opset: int | None = None,
-) -> Export:
+    native: bool = True,
+    check: bool = False,
+    executed: bool = False,
+) -> Any:
     """Write a head, a network, a token network, a learner, a literal form or a converted model for other programs; the suffix of
-    the path selects the format. `.onnx` needs the extra `onnx`.
+    the path selects the format, `.onnx` or, for a head, `.v`. `.onnx` needs the extra `onnx`.
 
     The file is run in onnxruntime before it gets its name, and compared with the module. If they differ by more than rounding
     explains, an error is raised and nothing is written. A file that exists is replaced.
@@ -57,11 +85,22 @@ def export(
     The file carries the certificate. Its approximation term holds wherever the file runs; its rounding term was proved for the
     arithmetic of torch on a CPU, and not for that of another runtime.
 
+    `.v` is a file for the Coq proof assistant: it states the approximation term of the head's certificate as a theorem about the
+    stored numbers, and proves it with the library CoqInterval. With `native=False` the proof does not compute in machine floats,
+    so that it rests on fewer axioms. With `executed`, a second file states and proves the bound of the certificate, rounding
+    included, under the assumptions of docs/arithmetic.md about the machine. With `check`, coqc runs, and `check` of the result
+    is "proved", "failed" or "not installed".
+
+    Returns an `Export` for `.onnx` and a `CoqFile` for `.v`.
+
     >>> import attnc, tempfile, os
-    >>> head = attnc.head("tanh", domain=(-8, 8), eps=1e-5)
-    >>> done = attnc.export(head, os.path.join(tempfile.mkdtemp(), "tanh.onnx"))
+    >>> head, directory = attnc.head("tanh", domain=(-8, 8), eps=1e-5), tempfile.mkdtemp()
+    >>> done = attnc.export(head, os.path.join(directory, "tanh.onnx"))
     >>> done.difference <= done.allowed, "Softmax" in done.operations
     (True, True)
+    >>> done = attnc.export(head, os.path.join(directory, "tanh.v"))
+    >>> done.theorems, done.eps == head.certificate.approximation
+    (('approximation',), True)
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a file is given by its path: got {type(path).__name__}")
@@ -73,6 +112,18 @@ def export(
     if not target.parent.is_dir() or target.is_dir():
         why = "it is a directory" if target.is_dir() else f"there is no directory {target.parent}"
         raise FileError(f"cannot write {target}: {why}")
-    writer = importlib.import_module(_EXPORTERS[target.suffix])
-    done: Export = writer.write(x, target, engine=engine, inputs=inputs, opset=opset)
-    return done
+    given = {"engine": engine, "inputs": inputs, "opset": opset}
+    options = _chosen(target.suffix, {**given, "native": native, "check": check, "executed": executed})
+    return importlib.import_module(_EXPORTERS[target.suffix]).write(x, target, **options)
+
+
+def _chosen(suffix: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a format; raises if another one was given."""
+    options = {name: given.pop(name) for name in _OPTIONS[suffix]}
+    for name, value in given.items():
+        if value is not _DEFAULTS[name] and value != _DEFAULTS[name]:
+            raise InputError(f"{name}={value!r} is not an option of {suffix} files: leave it out")
+    for name in ("native", "check", "executed"):
+        if type(options.get(name, False)) is not bool:
+            raise InputError(f"{name}={options[name]!r}: give True or False")
+    return options

@@ -235,7 +235,8 @@ class StreamPlan:
                 matrices[3][h][np.arange(head.value.width), list(head.out)] = 1
                 added[list(head.out)] = head.default
             bos += added
-            q, k, v, o = (m.astype(rounded).astype(np.float64) for m in matrices)
+            with np.errstate(over="ignore"):  # TokenNumbers refuses infinities
+                q, k, v, o = (m.astype(rounded).astype(np.float64) for m in matrices)
             found.append(TokenLayer(q, k, v, o, tuple(head.role for head in heads)))
         return tuple(found)
 

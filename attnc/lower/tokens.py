@@ -67,7 +67,8 @@ class Lowering:
         tokens[-1, 1] = 1
         tokens[:-1] = self._tokens.matrix(d).T
         positions[1:] += self._indices.matrix(d).T
-        unembedding = logits.matrix(d).astype(self.plan.arithmetic.dtype).astype(np.float64)
+        with np.errstate(over="ignore"):  # TokenNumbers refuses infinities
+            unembedding = logits.matrix(d).astype(self.plan.arithmetic.dtype).astype(np.float64)
         names = tuple(self.plan.names)
         return TokenNumbers(tokens, positions, layers, unembedding, names, self.plan.arithmetic.dtype)
 

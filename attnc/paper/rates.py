@@ -33,7 +33,7 @@ class Rates:
 
     def __str__(self) -> str:
         """A table."""
-        rows = [("size", "largest error found", "proved bound", "theorem's bound")]
+        rows: list[tuple[str, ...]] = [("size", "largest error found", "proved bound", "theorem's bound")]
         for size, *errors in zip(self.sizes, self.found, self.proved, self.theorem, strict=True):
             rows.append((str(size), *("—" if error is None else f"{error:.3g}" for error in errors)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -54,7 +54,7 @@ def report(x: Head | Network, path: str | os.PathLike[str], *, f: AnyFunction | 
     verdict = verify(x, f if isinstance(f, (str, Function)) else None)
     seconds = time.perf_counter() - began
     with replacing(path) as temporary:
-        temporary.write_text(_page(x, verdict, seconds, f), encoding="utf-8")
+        temporary.write_text(_page(x, verdict, seconds, f, Path(path).stem), encoding="utf-8")
     return verdict
 
 
@@ -64,7 +64,7 @@ def page_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"path={os.fspath(path)!r}: the name of a report must end in .html")
 
 
-def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | None) -> str:
+def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | None, name: str) -> str:
     subject = x.certificate.facts.get("function", "A network") if isinstance(x, Head) else "A network"
     title = f"{subject} as softmax attention"
     parts = [
@@ -78,7 +78,7 @@ def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | 
         f"<p>{_checked(verdict, seconds)}</p>",
         verdict._repr_html_(),
         "<h2>Use it</h2>",
-        f"<pre>{escape(_usage(x))}</pre>",
+        f"<pre>{escape(_usage(x, name))}</pre>",
         _numbers(x),
         _versions(x.certificate),
     ]
@@ -142,11 +142,12 @@ def _picture(x: Head | Network, f: AnyFunction | None) -> str:
     return base64.b64encode(written.getvalue()).decode("ascii")
 
 
-def _usage(x: Head | Network) -> str:
+def _usage(x: Head | Network, name: str) -> str:
     dtype = x.certificate.dtype
     shape = "3" if isinstance(x, Head) else ", ".join(map(str, (3, *x.program.shape)))
+    file = repr(f"{name}.safetensors")
     return (
-        f"import attnc, torch\n\nx = attnc.load('saved.safetensors')   # what -o or x.save(…) wrote\n"
+        f"import attnc, torch\n\nx = attnc.load({file})   # the file that -o or x.save(…) wrote\n"
         f"x(torch.zeros({shape}, dtype=torch.{dtype}))\nprint(x.certificate)\nprint(attnc.verify(x))"
     )
 

@@ -30,6 +30,7 @@ MODEL_TYPE = "attnc"
 _FIELDS = {"model_type", "architectures", "auto_map", "tokenizer_class", "original", "attnc"}
 _CLASSES = ("AttncBaseModel", "AttncConfig", "AttncHeadConfig", "AttncModel")
 _SENTENCE_TRANSFORMERS = "sentence_transformers."
+_OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs")  # of sentence_bert_config.json
 
 
@@ -81,7 +82,7 @@ def check_shipped(where: Path, config: Mapping[str, Any]) -> None:
     for reason in _foreign_code(where, config):
         raise CertificateError(f"{where}: {reason}; {advice}")
     second = (CONVERTED_INDEX,) if (where / CONVERTED).exists() else ()
-    for name in (WEIGHTS, INDEX, *second):
+    for name in (WEIGHTS, INDEX, *_OTHER_WEIGHTS, *second):
         if (where / name).exists():
             raise FileError(
                 f"{where} has {name} beside the files of the converted model: remove one of the models"
@@ -166,10 +167,9 @@ def _has_map(found: object) -> bool:
 
 def _modules(found: object) -> Iterator[str]:
     """What is wrong with the modules of sentence-transformers: the model is that of this directory, the others are inside."""
-    for module in found if isinstance(found, list) else [found]:
-        kind, path = (
-            (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
-        )
+    modules = found if isinstance(found, list) else [found]
+    for module in (module for module in modules if isinstance(module, dict)):
+        kind, path = str(module.get("type", _SENTENCE_TRANSFORMERS)), str(module.get("path", ""))
         if not kind.startswith(_SENTENCE_TRANSFORMERS):
             yield f"names code of its own ({kind})"
         elif path and (kind.endswith(".Transformer") or Path(path).name != path or path == ".."):

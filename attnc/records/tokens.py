@@ -94,8 +94,12 @@ class TokenNumbers:
     def _check(self, name: str, array: Array) -> None:
         if not np.isfinite(array).all():
             raise InputError(f"tensor {name!r} contains NaN or infinity: use finite numbers")
-        if array.dtype != np.float64 or not np.array_equal(array.astype(self.dtype), array):
-            raise InputError(f"tensor {name!r} has numbers that {self.dtype} cannot represent")
+        with np.errstate(over="ignore"):
+            same = array.dtype == np.float64 and np.array_equal(array.astype(self.dtype), array)
+        if not same:
+            raise InputError(
+                f"tensor {name!r} has numbers that {self.dtype} cannot represent: use smaller ones"
+            )
         sizes = np.abs(array[array != 0])
         if sizes.size and sizes.min() < np.finfo(self.dtype).tiny:
             raise InputError(f"tensor {name!r} has subnormal numbers")

@@ -1,4 +1,6 @@
-"""Docstrings are plain text: `code`, **bold**, examples after >>>, indented formulas. This turns them into reStructuredText."""
+"""Docstrings are plain text: `code`, **bold**, *italics*, examples after >>>, indented formulas.
+
+This turns them into reStructuredText."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 
 _CODE = re.compile(r"`([^`]+)`")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
+_ITALIC = re.compile(r"(?<![\w*])\*(\w[^*]*\w|\w)\*(?![\w*])")
 _SPECIAL = re.compile(r"([\\*`|_])")
 
 
@@ -62,8 +65,14 @@ def _escaped(line: str) -> str:
             )
         else:
             words = _BOLD.split(part)
-            parts[i] = "".join(f"**{w}**" if j % 2 else _SPECIAL.sub(r"\\\1", w) for j, w in enumerate(words))
+            parts[i] = "".join(f"**{w}**" if j % 2 else _plain(w) for j, w in enumerate(words))
     return "".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Words that are not bold: italics stay, other special characters are escaped."""
+    words = _ITALIC.split(text)
+    return "".join(f"*{w}*" if j % 2 else _SPECIAL.sub(r"\\\1", w) for j, w in enumerate(words))
 
 
 def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

@@ -35,7 +35,8 @@ def test_files_that_exist_need_force(run: Any, saved: Path, tmp_path: Path) -> N
 
 def test_bad_input(run: Any, saved: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.onnx"
-    refused(run("export", saved, "--to", "coq", "-o", out, "--json"), "InputError", "onnx")
+    refused(run("export", saved, "--to", "lean", "-o", out, "--json"), "InputError", "onnx")
+    refused(run("export", saved, "--to", "coq", "-o", out, "--json"), "InputError", ".v")
     refused(
         run("export", saved, "--to", "transformer-lens", "-o", out, "--json"),
         "InputError",
@@ -45,3 +46,18 @@ def test_bad_input(run: Any, saved: Path, tmp_path: Path) -> None:
     refused(run("export", saved, "-o", out, "--opset", 3, "--json"), "InputError", "18")
     refused(run("export", tmp_path / "missing", "-o", out, "--json"), "FileError", "missing")
     assert not out.exists()
+
+
+def test_a_head_for_coq(run: Any, saved: Path, tmp_path: Path) -> None:
+    ran = run("export", saved, "--to", "coq", "-o", tmp_path / "tanh.v", "--no-native", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["theorems"] == ["approximation"] and "check" not in ran.json
+    assert "i_prec" in (tmp_path / "tanh.v").read_text()
+
+
+def test_coqc_is_never_assumed(
+    run: Any, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnc.exporters.coq.checking.shutil.which", lambda name: None)
+    ran = run("export", saved, "--to", "coq", "-o", tmp_path / "tanh.v", "--check", "--json")
+    assert ran.code == 1 and ran.json["check"]["status"] == "not installed"

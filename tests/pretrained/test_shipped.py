@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -133,10 +134,11 @@ def test_code_that_is_not_attncs(bert: Path, change: Callable[[Path], None]) -> 
     assert not (bert / "ran").exists()
 
 
-def test_weights_that_transformers_would_load(bert: Path) -> None:
-    shutil.copyfile(bert / CONVERTED, bert / "model.safetensors")
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "tf_model.h5"])
+def test_weights_that_transformers_would_load(bert: Path, name: str) -> None:
+    shutil.copyfile(bert / CONVERTED, bert / name)
     for read in (from_pretrained, read_report, verify_directory):
-        with pytest.raises(FileError, match=r"model\.safetensors"):
+        with pytest.raises(FileError, match=re.escape(name)):
             read(bert)
     (bert / MODELLING).unlink()
     with pytest.raises(CertificateError, match=MODELLING):

@@ -29,7 +29,7 @@ from attnc.program.tokens import (
     run,
 )
 from attnc.program.tokens.nodes import references
-from attnc.program.tokens.program import MOST_VALUES
+from attnc.program.tokens.program import MOST_VALUES, check_sizes
 
 Condition = Where | Variable | bool
 
@@ -257,16 +257,16 @@ class ProgramBuilder:
         what: str,
         kinds: tuple[type, ...] = (str, int, bool),
     ) -> Any:
-        shown = ", ".join(map(repr, values))
         try:
             found = function(*values)
         except Exception as problem:
-            kind = type(problem).__name__
+            kind, shown = type(problem).__name__, ", ".join(map(repr, values))
             raise InputError(f"{what} is not defined for ({shown}): {kind}: {problem}") from problem
         if isinstance(found, Fraction) and found.denominator == 1:
             found = int(found)
         if type(found) not in kinds:
             accepted = "True or False" if kinds == (bool,) else "a string, a whole number, True or False"
+            shown = ", ".join(map(repr, values))
             raise InputError(f"{what} returns {found!r} for ({shown}): return {accepted}")
         return found
 
@@ -284,6 +284,9 @@ class ProgramBuilder:
         """The variable of a node; one that is there already is not added again."""
         if type(name) is not str:
             raise InputError(f"name={name!r}: give a string")
+        table = node.table if isinstance(node, Map) else ()
+        numbers = (*node.coefficients, node.constant) if isinstance(node, Linear) else ()
+        check_sizes((*table, *numbers, getattr(node, "default", None)))
         text = repr(node)
         if text not in self._seen or (name and self.known.names[self._seen[text]] not in ("", name)):
             self.known = self.known.extended(node, name)

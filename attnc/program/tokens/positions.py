@@ -69,6 +69,7 @@ class Reader:
         self.node, self.causal, self.domains = program.nodes[at], program.causal, domains
         self._codes: dict[int, Codes] = {}  # places in the domain, [index, length - 1]
         self._fixed: dict[int, bool] = {}
+        self._sums: dict[tuple[int, ...], Value] = {}
         for n in references(self.node):
             order = {_key(v): i for i, v in enumerate(domains[n])}
             table = np.array([order[_key(v)] for v in known[n].values], np.int64)
@@ -91,7 +92,7 @@ class Reader:
             for j, arg in enumerate(node.args):
                 rows[:, j] = self._places(arg, length)
             distinct, back = np.unique(rows, axis=0, return_inverse=True)
-            return back.reshape(-1), tuple(_sum(node, row, self.domains) for row in distinct.tolist())
+            return back.reshape(-1), tuple(self._sum(node, tuple(row)) for row in distinct.tolist())
         assert isinstance(node, (Count, Mean, Get))
         hits = self._selected(node, length)
         if isinstance(node, Count):
@@ -99,6 +100,17 @@ class Reader:
         if isinstance(node, Mean):
             return _means(node, hits, self.domains[node.value], self._places(node.value, length))
         return self._got(node, hits)
+
+    def _sum(self, node: Linear, row: tuple[int, ...]) -> Value:
+        """The value of a sum; most rows occur in sequences of many lengths."""
+        if row not in self._sums:
+            terms = (
+                c * _number(self.domains[arg][i])
+                for arg, c, i in zip(node.args, node.coefficients, row, strict=True)
+            )
+            total = sum(terms, node.constant)
+            self._sums[row] = total if isinstance(total, int) else _whole(total)
+        return self._sums[row]
 
     def _places(self, n: int, length: int) -> Codes:
         """The places of the values of an argument in its domain."""
@@ -156,11 +168,8 @@ def _listed(column: Codes, value: Callable[[int], Value]) -> tuple[Codes, tuple[
     return back.reshape(-1), tuple(value(i) for i in distinct.tolist())
 
 
-def _sum(node: Linear, row: Sequence[int], domains: Sequence[tuple[Value, ...]]) -> Value:
-    terms = (
-        c * Fraction(domains[arg][i]) for arg, c, i in zip(node.args, node.coefficients, row, strict=True)
-    )
-    return _whole(node.constant + sum(terms, Fraction(0)))
+def _number(value: Value) -> int | Fraction:
+    return value if isinstance(value, Fraction) else int(value)
 
 
 def _whole(x: Fraction) -> Value:

@@ -32,6 +32,7 @@ from attnc.program.tokens.positions import ByPosition, Codes, UndefinedError, by
 
 MOST_VALUES = 1 << 17  # of a domain
 MOST_LENGTH = 512
+MOST_BITS = 1024  # of a whole number
 Domain = tuple[Value, ...]
 DERIVED = ("places", "positional", "_atoms")  # what a program keeps beside its fields and domains
 CACHED = ("_by_position",)  # what deriving the domains keeps for later nodes
@@ -53,6 +54,7 @@ class TokenProgram:
 
     def __post_init__(self) -> None:
         _check_vocabulary(self.vocabulary)
+        check_sizes([self.length])
         if type(self.length) is not int or not 0 < self.length <= MOST_LENGTH:
             raise InputError(
                 f"max_len={self.length!r}: give a positive whole number of at most {MOST_LENGTH}"
@@ -101,6 +103,7 @@ class TokenProgram:
         if not isinstance(given, Iterable):
             raise InputError(f"got {given!r}: give a sequence of tokens, a string or a list")
         tokens, kind, known = list(given), type(self.vocabulary[0]), set(self.vocabulary)
+        check_sizes(tokens)
         for token in tokens:
             if type(token) is not kind or token not in known:
                 raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}")
@@ -250,6 +253,7 @@ def ordered(values: Iterable[Value]) -> Domain:
     """The distinct values in a fixed order: numbers by size, then strings. Raises if True and 1 are both among them."""
     kinds = {(type(v).__name__, v) for v in values}
     distinct = {v for _, v in kinds}
+    check_sizes(distinct)
     if len(distinct) != len(kinds):
         both = ", ".join(sorted(repr(v) for _, v in kinds))
         raise InputError(f"the values {both} mix True with 1, or False with 0: use one of them")
@@ -274,8 +278,18 @@ def explain(program: TokenProgram, at: int, places: Sequence[Mapping[Value, int]
 def _check_vocabulary(vocabulary: Any) -> None:
     if not isinstance(vocabulary, tuple) or not vocabulary:
         raise InputError(f"the vocabulary is {vocabulary!r}: give at least one token")
+    check_sizes(vocabulary)
     if {type(v) for v in vocabulary} not in ({str}, {int}) or len(set(vocabulary)) != len(vocabulary):
         raise InputError("the tokens of a vocabulary are distinct strings, or distinct whole numbers")
+
+
+def check_sizes(values: Iterable[object]) -> None:
+    """Raise for whole numbers that are too long to be shown or stored."""
+    for value in values:
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
+            raise InputError(
+                f"a whole number of {value.bit_length():,} bits: at most {MOST_BITS:,} are supported; use strings"
+            )
 
 
 def _check_fields(node: Any) -> None:
