@@ -40,6 +40,9 @@ from attnc.records.numbers import digest
 THEOREMS = ("approximation",)
 TIMEOUT = 3600.0  # seconds
 _STEM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_KEYWORD = re.compile(
+    "as|at|cofix|else|end|exists2?|fix|for|forall|fun|if|in|let|match|mod|return|then|using|where|with|Prop|Set|SProp|Type"
+)
 _OTHERS = (
     "attnc writes theorems about heads: those of attnc.head and attnc.quadratic_head, also read by attnc.load"
 )
@@ -130,11 +133,13 @@ def _changed(found: str, claim: Claim | NormClaim) -> str:
 
 def checked_stem(path: Path) -> str:
     """The name of the file as a Coq module."""
-    reserved = {Path(name).stem for name in LIBRARIES}
-    if not _STEM.fullmatch(path.stem) or path.stem in reserved or path.stem.endswith("_assumptions"):
+    reserved = {Path(name).stem for name in EXECUTED_LIBRARIES}
+    taken = path.stem.lower() in {name.lower() for name in reserved}  # one file, where case does not matter
+    word = _KEYWORD.fullmatch(path.stem)
+    if not _STEM.fullmatch(path.stem) or taken or word or path.stem.endswith("_assumptions"):
         raise InputError(
             f"{path.name}: the name of a Coq file has letters, digits and _, starts with a letter and is not "
-            f"{', '.join(sorted(reserved))} or …_assumptions: for instance head.v"
+            f"{', '.join(sorted(reserved))}, …_assumptions or a word of Coq's language: for instance head.v"
         )
     return path.stem
 
