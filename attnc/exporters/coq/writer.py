@@ -202,5 +202,5 @@ def _header(
         "",
         f"The theorem `{theorem}` is about the stored numbers and {about}. To check it:",
         "",
-        *(f"  coqc {name}" for name in (*libraries, f"{stem}.v")),
+        *(f'  coqc -R . "" {name}' for name in (*libraries, f"{stem}.v")),
     ]
