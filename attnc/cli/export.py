@@ -100,14 +100,19 @@ def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
             "output": str(done.path),
             "files": [str(file) for file in done.files],
         }
-        facts |= {"theorems": list(done.theorems), "eps": done.eps, "seconds": round(seconds, 3)}
+        facts |= {
+            "theorems": list(done.theorems),
+            "eps": done.eps,
+            "relative": done.relative,
+            "seconds": round(seconds, 3),
+        }
         if check is not None:
             facts["check"] = {"status": check.status, "reason": check.reason, "axioms": list(check.axioms)}
         out.print_json(facts)
         return
     about = {
         "file": str(path),
-        "theorem": f"|head - f| <= {done.eps!r} in exact arithmetic",
+        "theorem": f"{'|head/f - 1|' if done.relative else '|head - f|'} <= {done.eps!r} in exact arithmetic",
         "theorems": ", ".join(done.theorems),
         "files": ", ".join(file.name for file in done.files),
         "coqc": said,

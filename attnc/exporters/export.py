@@ -49,13 +49,15 @@ class CoqFile:
     """A Coq file that states and proves the approximation term of a certificate, and what coqc said of it.
 
     `files` are all files that were written: the file itself, one that prints the axioms, and the libraries of attnc.
-    `theorems` are the names of the theorems. `eps` is the number in the first. `check` is None if coqc was not asked for."""
+    `theorems` are the names of the theorems. `eps` is the number in the first, which bounds |head/f - 1| if `relative`, and
+    else |head - f|. `check` is None if coqc was not asked for."""
 
     path: Path
     files: tuple[Path, ...]
     theorems: tuple[str, ...]
     eps: float
     check: CoqCheck | None = None
+    relative: bool = False
 
 
 @watched("exporting")

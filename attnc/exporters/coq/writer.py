@@ -59,7 +59,8 @@ def write(x: Any, path: Path, *, native: bool = True, check: bool = False, execu
             temporary.write_text(content, encoding="utf-8")
     verdict = check_file(x, path, native=native, executed=executed) if check else None
     names = tuple(name.split(".")[1] for name in written.theorems)
-    return CoqFile(path, tuple(path.with_name(name) for name in texts), names, written.claim.eps, verdict)
+    files, relative = tuple(path.with_name(name) for name in texts), isinstance(written.claim, NormClaim)
+    return CoqFile(path, files, names, written.claim.eps, verdict, relative)
 
 
 def check_file(
