@@ -52,15 +52,7 @@ def export(
     Examples: attnc export net.safetensors --to onnx -o net.onnx; attnc export gelu.safetensors --to coq -o gelu.v --check
     """
     with out.errors_reported(json):
-        if to.replace("_", "-") == "transformer-lens":
-            raise InputError(
-                f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
-                f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
-            )
-        if to not in _FORMATS:
-            raise InputError(f"--to {to}: accepted is {', '.join(_FORMATS)}")
-        if output.suffix != _FORMATS[to]:
-            raise InputError(f"--output {output}: the name of the file must end in {_FORMATS[to]}")
+        _check_format(to, path, output)
         check_files(output, None, force)
         began = time.perf_counter()
         with out.progress_bar(f"loading {path}") as progress:
@@ -88,6 +80,19 @@ def export(
         out.print_json({"file": str(path), "output": str(output), **facts, **listed})
     else:
         typer.echo(out.facts_text({name: value for name, value in about.items() if value}))
+
+
+def _check_format(to: str, path: Path, output: Path) -> None:
+    """Raise InputError unless the format is known and the name of the file fits it."""
+    if to.replace("_", "-") == "transformer-lens":
+        raise InputError(
+            f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
+            f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
+        )
+    if to not in _FORMATS:
+        raise InputError(f"--to {to}: accepted is {', '.join(_FORMATS)}")
+    if output.suffix != _FORMATS[to]:
+        raise InputError(f"--output {output}: the name of the file must end in {_FORMATS[to]}")
 
 
 def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:

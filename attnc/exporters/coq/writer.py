@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import attnc
 from attnc.domain import Ball
 from attnc.errors import (
     CertificateError,
@@ -195,7 +194,7 @@ def _header(
         "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
     )
     return [
-        f"{title}, written by attnc {attnc.__version__}.",
+        f"{title}, written by attnc.",
         "",
         f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
