@@ -83,6 +83,7 @@ def export(
 
 
 def _check_format(to: str, path: Path, output: Path) -> None:
+    """Raise InputError unless the format is known and the name of the file fits it."""
     if to.replace("_", "-") == "transformer-lens":
         raise InputError(
             f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
@@ -104,14 +105,19 @@ def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
             "output": str(done.path),
             "files": [str(file) for file in done.files],
         }
-        facts |= {"theorems": list(done.theorems), "eps": done.eps, "seconds": round(seconds, 3)}
+        facts |= {
+            "theorems": list(done.theorems),
+            "eps": done.eps,
+            "relative": done.relative,
+            "seconds": round(seconds, 3),
+        }
         if check is not None:
             facts["check"] = {"status": check.status, "reason": check.reason, "axioms": list(check.axioms)}
         out.print_json(facts)
         return
     about = {
         "file": str(path),
-        "theorem": f"|head - f| <= {done.eps!r} in exact arithmetic",
+        "theorem": f"{'|head/f - 1|' if done.relative else '|head - f|'} <= {done.eps!r} in exact arithmetic",
         "theorems": ", ".join(done.theorems),
         "files": ", ".join(file.name for file in done.files),
         "coqc": said,

@@ -167,7 +167,7 @@ def norm() -> Any:
 def test_the_heads_of_a_norm(norm: Any, tmp_path: Path) -> None:
     done = attnc.export(norm, tmp_path / "norm.v")
     written = (tmp_path / "norm.v").read_text()
-    assert done.eps == norm.certificate.approximation and literal(done.eps) in written
+    assert done.eps == norm.certificate.approximation and literal(done.eps) in written and done.relative
     assert "inverse (q : R) : R := sqrt (q / 8 + " in written
     numbers = norm.numbers()
     assert np.array_equal(pairs_in(written), np.stack([numbers.slope, numbers.intercept, numbers.value], 1))

@@ -33,7 +33,6 @@ from attnc.functions import get
 from attnc.network.head import Head
 from attnc.network.norm import QuadraticHead
 from attnc.records.certificate import Status
-from attnc.records.fields import versions
 from attnc.records.files import replacing
 from attnc.records.numbers import digest
 
@@ -59,7 +58,8 @@ def write(x: Any, path: Path, *, native: bool = True, check: bool = False, execu
             temporary.write_text(content, encoding="utf-8")
     verdict = check_file(x, path, native=native, executed=executed) if check else None
     names = tuple(name.split(".")[1] for name in written.theorems)
-    return CoqFile(path, tuple(path.with_name(name) for name in texts), names, written.claim.eps, verdict)
+    files, relative = tuple(path.with_name(name) for name in texts), isinstance(written.claim, NormClaim)
+    return CoqFile(path, files, names, written.claim.eps, verdict, relative)
 
 
 def check_file(
@@ -194,7 +194,7 @@ def _header(
         "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
     )
     return [
-        f"{title}, written by attnc {versions()['attnc']}.",
+        f"{title}, written by attnc.",
         "",
         f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
@@ -202,5 +202,5 @@ def _header(
         "",
         f"The theorem `{theorem}` is about the stored numbers and {about}. To check it:",
         "",
-        *(f"  coqc {name}" for name in (*libraries, f"{stem}.v")),
+        *(f'  coqc -R . "" {name}' for name in (*libraries, f"{stem}.v")),
     ]
