@@ -404,3 +404,40 @@ def test_coqc_proves_other_heads(
         {"head": text(made(function, domain, **options))}, (), native=True, timeout=1800, work=work
     )
     assert found.status == "proved", found
+
+
+def tanh_network(*sizes: int) -> attnc.Network:
+    torch.manual_seed(0)
+    layers: list[torch.nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [torch.nn.Linear(a, b), torch.nn.Tanh()]
+    model = torch.nn.Sequential(*layers[:-1]).double().eval()
+    return attnc.compile(model, domain=attnc.Box(-1, 1, shape=sizes[:1]), eps=1e-6)
+
+
+def test_a_network_is_composed_from_its_heads(tmp_path: Path) -> None:
+    net = tanh_network(3, 5, 5, 2)
+    done = attnc.export(net, tmp_path / "net.v")
+    written = (tmp_path / "net.v").read_text()
+    weights = [layer.tensor("weight") for layer in net.numbers().layers if layer.kind == "affine"]
+    assert all(literal(float(w)) in written for weight in weights for w in weight.ravel())
+    (a, b), masses = [head.eps for head in claim_of(net, True).heads], [abs(w).sum(1).max() for w in weights]
+    assert done.eps == pytest.approx(masses[2] * (b + masses[1] * a), rel=1e-9)
+    with pytest.raises(UnsupportedError):
+        attnc.export(net, tmp_path / "net.v", executed=True)
+    relu = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1)).double().eval()
+    other = attnc.compile(relu, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-3)
+    with pytest.raises(UnsupportedError, match="relu"):
+        attnc.export(other, tmp_path / "relu.v")
+
+
+@needs_coqc
+@pytest.mark.slow
+def test_coqc_proves_a_network(work: Path) -> None:
+    net = tanh_network(3, 5, 5, 2)
+    written = text_of(net, claim_of(net, True), "net")
+    assert run_coqc({"net": written}, (), native=True, timeout=1800, work=work)
+    claim = re.search(r"Definition eps : Q := (\S+)\.\n\nTheorem", written)
+    assert claim is not None
+    lowered = written.replace(claim.group(), claim.group().replace(claim.group(1), literal(1e-17)))
+    assert not run_coqc({"net": lowered}, (), native=True, timeout=1800, work=work)

@@ -23,6 +23,7 @@ from attnc.exporters.coq.checking import (
     library,
     run_coqc,
 )
+from attnc.exporters.coq.network import NetworkClaim, network_claim, network_text
 from attnc.exporters.coq.norm import NormClaim, norm_text
 from attnc.exporters.coq.reading import numbers_in, pairs_in
 from attnc.exporters.coq.rounding import LIBRARIES as EXECUTED_LIBRARIES
@@ -31,20 +32,21 @@ from attnc.exporters.coq.text import Claim, file_text, interval_text
 from attnc.exporters.export import CoqFile
 from attnc.functions import get
 from attnc.network.head import Head
+from attnc.network.network import Network
 from attnc.network.norm import QuadraticHead
 from attnc.records.certificate import Status
 from attnc.records.files import replacing
 from attnc.records.numbers import digest
 
+AnyClaim = Claim | NormClaim | NetworkClaim
+Subject = Head | QuadraticHead | Network
 THEOREMS = ("approximation",)
 TIMEOUT = 3600.0  # seconds
 _STEM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORD = re.compile(
     "as|at|cofix|else|end|exists2?|fix|for|forall|fun|if|in|let|match|mod|return|then|using|where|with|Prop|Set|SProp|Type"
 )
-_OTHERS = (
-    "attnc writes theorems about heads: those of attnc.head and attnc.quadratic_head, also read by attnc.load"
-)
+_OTHERS = "attnc writes theorems about attnc.head, attnc.quadratic_head, and small networks with tanh of attnc.compile"
 
 
 def write(x: Any, path: Path, *, native: bool = True, check: bool = False, executed: bool = False) -> CoqFile:
@@ -89,7 +91,7 @@ def check_file(
 class _Files(NamedTuple):
     """What is written for a head: texts by stem, theorems as stem.theorem, libraries in the order of compilation."""
 
-    claim: Claim | NormClaim
+    claim: AnyClaim
     texts: dict[str, str]
     theorems: tuple[str, ...]
     libraries: tuple[str, ...]
@@ -114,8 +116,10 @@ def _files(x: Any, path: Path, native: bool, executed: bool) -> _Files:
     return _Files(claim, texts, (*theorems, f"{stem}_executed.executed"), EXECUTED_LIBRARIES)
 
 
-def _changed(found: str, claim: Claim | NormClaim) -> str:
+def _changed(found: str, claim: AnyClaim) -> str:
     """Whether the numbers of a file are those of the head, by their digests."""
+    if isinstance(claim, NetworkClaim):
+        return ""
     known = claim.numbers.digests()
     try:
         if isinstance(claim, Claim):
@@ -144,8 +148,10 @@ def checked_stem(path: Path) -> str:
     return path.stem
 
 
-def claim_of(x: Any, native: bool) -> Claim | NormClaim:
+def claim_of(x: Any, native: bool) -> AnyClaim:
     """The approximation term of a head's certificate, as a claim about its numbers; raises if there is none."""
+    if isinstance(x, Network):
+        return network_claim(x, native)
     if not isinstance(x, (Head, QuadraticHead)):
         raise UnsupportedError("this cannot be written as a Coq file", [Problem(type(x).__name__, _OTHERS)])
     why = x.why_not_certified()
@@ -171,21 +177,24 @@ def claim_of(x: Any, native: bool) -> Claim | NormClaim:
     return Claim(x.numbers(), f, certificate.interval, certificate.approximation, native)
 
 
-def text_of(x: Head | QuadraticHead, claim: Claim | NormClaim, stem: str) -> str:
+def text_of(x: Subject, claim: AnyClaim, stem: str) -> str:
     """The file with the theorem about exact arithmetic."""
     header = _header(x, claim, stem, "approximation", LIBRARIES)
+    if isinstance(claim, NetworkClaim):
+        return network_text(claim, header)
     return file_text(claim, header) if isinstance(claim, Claim) else norm_text(claim, header)
 
 
-def _header(
-    x: Head | QuadraticHead, claim: Claim | NormClaim, stem: str, theorem: str, libraries: tuple[str, ...]
-) -> list[str]:
+def _header(x: Subject, claim: AnyClaim, stem: str, theorem: str, libraries: tuple[str, ...]) -> list[str]:
     """Which module the file is about, and how to check it."""
-    c, numbers = x.certificate, claim.numbers
+    c, numbers = x.certificate, x.numbers()
     if isinstance(claim, Claim):
         heads, p = claim.numbers.heads, claim.numbers.anchors_per_head
         title = f"A softmax head for {claim.function.label} on {interval_text(claim.domain)}"
         size = f"{heads} head{'s' * (heads != 1)} of {p} anchors"
+    elif isinstance(claim, NetworkClaim):
+        title = f"A network of {len(claim.maps)} affine maps with tanh between them, as softmax heads"
+        size = f"{len(claim.heads)} heads"
     else:
         form = f"|z|^2 / {claim.numbers.dim} + {claim.numbers.offset!r}"
         title = f"Heads of two keys for {c.facts['function']} of {form}"
