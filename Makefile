@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
-# What the demo needs: a quarter of it. It is installed if the rest is not there.
+# What the demo needs; for a clone in which nothing else was installed yet.
 $(SMALL): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) with torch and matplotlib; this takes a minute or two, once"
 	$(PYTHON) -m venv $(VENV)

@@ -139,7 +139,7 @@ def lipschitz(quick: bool) -> Iterator[list[Row]]:
         yield rows
 
 
-def attack(quick: bool) -> Iterator[Row]:
+def attack(quick: bool, seed: int = 0) -> Iterator[Row]:
     """Random functions, each compiled and executed at many inputs, against the traced function in balls of 256 bits."""
     import numpy as np
     import torch
@@ -161,7 +161,6 @@ def attack(quick: bool) -> Iterator[Row]:
         "float32": 0,
         "largest": 0.0,
     }
-    seed = 0
     while found["functions"] < wanted:
         draw, seed = np.random.default_rng(seed), seed + 1
         f, d, title = random_function(draw)

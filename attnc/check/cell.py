@@ -98,7 +98,7 @@ def _summed(heads: int, weights: list[arb], parts: list[_HeadCell], s: arb, a: A
     if heads == 1 and weights[0] == 1:
         return parts[0].rounding(s)
     growth = (1 + arb(a.unit)) ** heads
-    total = 2 * heads * arb(a.tiny)
+    total = 6 * arb(a.tiny) * sum((abs(w) for w in weights), arb(heads))
     for w, part in zip(weights, parts, strict=True):
         total += abs(w) * (growth * part.rounding(s) + (growth - 1) * abs(part.output))
     return total
@@ -158,7 +158,7 @@ class _HeadCell:
         u, tau, units = arb(self.a.unit), arb(self.a.tiny), self.a.exp_units
         product = abs(self.gain * s) * (0 if self.gain == 1 else u)
         off_offset = (0 if self.offset == 0 else u) * (abs(self.gain * s + self.offset) + product + tau)
-        off_x = product + off_offset + (2 + abs(self.gain)) * tau
+        off_x = product + off_offset + 6 * (1 + abs(self.gain)) * tau
         x = self.x + self.gain * self.spread
         leads = [lead + b * self.spread for lead, b in zip(self.leads, self.lead_slopes, strict=True)]
         etas = []
@@ -166,8 +166,8 @@ class _HeadCell:
             mantissa, _ = k.mid().man_exp()
             off_product = arb(0) if abs(int(mantissa)) < 2 else u  # 0 and powers of two scale exactly
             off_sum = arb(0) if c == 0 else u
-            after_product = abs(k) * off_x * (1 + off_product) + off_product * abs(k * x) + tau
-            etas.append((after_product * (1 + off_sum) + off_sum * abs(k * x + c) + tau).upper())
+            after_product = abs(k) * off_x * (1 + off_product) + off_product * abs(k * x) + 3 * tau
+            etas.append((after_product * (1 + off_sum) + off_sum * abs(k * x + c) + 3 * tau).upper())
         highest = arb(0)
         for lead, eta in zip(leads, etas, strict=True):
             highest = highest.max(eta).max((lead + eta).upper())
@@ -177,7 +177,7 @@ class _HeadCell:
         rows = zip(leads, etas, self.exponentials, self.own, self.constant, strict=True)
         for lead, eta, e, own, constant in rows:
             weight = e / denominator
-            factor = (eta + u * (abs(lead) + eta + highest) + tau).exp() * (1 + units * u) - 1
+            factor = (eta + u * (abs(lead) + eta + highest) + 3 * tau).exp() * (1 + units * u) - 1
             change, size = weight * factor + flushed, abs(own * s) + abs(constant)
             moved += change * abs(own * s + constant - self.output)
             lost += change
@@ -193,7 +193,7 @@ class _HeadCell:
         turns = self.p + self.a.division_units + (2 if self.value[:, 0].any() else 0)
         growth = (1 + u) ** turns / (1 - self.p * u) - 1
         own_sizes = arb(float(np.abs(self.value[:, 0]).sum()))
-        underflow = 3 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
+        underflow = 5 * tau * (sizes + 2 * own_sizes + self.dropped * self.dropped_value + self.p + 1)
         return ((moved + growth * mass) / left + underflow).upper()
 
 

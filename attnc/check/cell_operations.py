@@ -86,6 +86,8 @@ class Cells:
         )
 
     def subtract(self, a: CellValue, b: CellValue) -> CellValue:
+        if a is b:
+            return self.constant(0.0)
         return self.add(a, self.negate(b))
 
     def multiply(self, a: CellValue, b: CellValue) -> CellValue:
@@ -113,11 +115,11 @@ class Cells:
         own = np.abs(b.centre)
         left = np.where(own > b.radius, own - b.radius, np.nan)
         radius = up(own * a.radius + np.abs(a.centre) * b.radius) / own / left * (1 + 2.0**-40)
-        square = np.where(least > 0, least, np.nan) ** 2
-        rest = carried(up(a.rest * b.size + a.size * b.rest) / square * (1 + 2.0**-40), a, b)
+        least = np.where(least > 0, least, np.nan)  # divided by twice: its square may not be a float
+        rest = carried(up(up(a.rest * b.size + a.size * b.rest) / least) / least, a, b)
         nodes = None if a.nodes is None or b.nodes is None else a.nodes / b.nodes
-        quotient = up(a.size / np.where(least > 0, least, np.nan))
-        error = up(up(a.error * b.size + a.size * b.error) / square * (1 + 2.0**-40) + 2 * U * quotient)
+        quotient = up(a.size / least)
+        error = up(up(up(a.error * b.size + a.size * b.error) / least) / least + 2 * U * quotient)
         return made(a.centre / b.centre, radius, (low, high), rest, nodes, error)
 
     def _composed(

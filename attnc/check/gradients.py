@@ -66,8 +66,11 @@ class DualCells:
 
     def _made(self, value: CellValue, parts: Sequence[CellValue | None], length: Array) -> Dual:
         """The length is also at most that of the partial derivatives."""
-        squares = [part.size**2 for part in parts if part is not None]
-        own = up(np.sqrt(sum(squares[1:], squares[0]))) if squares else np.zeros(1)
+        sizes = [part.size for part in parts if part is not None]
+        own = np.zeros(1)
+        if sizes:  # squares of small numbers would be lost by underflow: relative to the largest
+            largest = np.max(np.broadcast_arrays(*sizes), axis=0)
+            own = up(largest * np.sqrt(sum((size / largest) ** 2 for size in sizes)))
         return Dual(value, tuple(parts), np.fmin(own, length))
 
     def _scaled(self, a: Dual, factor: CellValue) -> list[CellValue | None]:

@@ -31,7 +31,9 @@ from attnc.records.layers import Layer
 _MOST_DELTA = 0.25
 _MOST_SCORE = 2.0**24
 _FLOOR = 2.0**-940
-_TABLE = 24 * U  # relative error of an entry e_{j,k}
+_TABLE = (
+    8 * U
+)  # relative error of an entry e_{j,k}: 5u of exp (see `real_functions`), 2u of the factor 1 + z, and the score
 _LESS = 1 - 2.0**-44
 _ZERO = np.zeros((1, 1))
 Pair = tuple[Array, Array]  # a number as the sum of two
@@ -158,7 +160,8 @@ class Lattice:
         """Relative to Σ |terms|: v e^δ, the entries of d tables, and sums of g_1, …, g_d terms in any order."""
         d = len(self.counts)
         terms = (sum(self.counts) + 2 * d) * U
-        return (12 * U + d * _TABLE + terms / (1 - terms)) * (1 + 2.0**-20)
+        factors = 12 * U if self.delta else 0.0  # e^0 is exact
+        return (factors + d * _TABLE + terms / (1 - terms)) * (1 + 2.0**-20)
 
     def axis(self, j: int, low: Array, high: Array) -> AxisTable:
         """The table of an axis for intervals [low, high] (I,)."""

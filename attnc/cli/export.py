@@ -52,15 +52,7 @@ def export(
     Examples: attnc export net.safetensors --to onnx -o net.onnx; attnc export gelu.safetensors --to coq -o gelu.v --check
     """
     with out.errors_reported(json):
-        if to.replace("_", "-") == "transformer-lens":
-            raise InputError(
-                f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
-                f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
-            )
-        if to not in _FORMATS:
-            raise InputError(f"--to {to}: accepted is {', '.join(_FORMATS)}")
-        if output.suffix != _FORMATS[to]:
-            raise InputError(f"--output {output}: the name of the file must end in {_FORMATS[to]}")
+        _check_format(to, path, output)
         check_files(output, None, force)
         began = time.perf_counter()
         with out.progress_bar(f"loading {path}") as progress:
@@ -90,6 +82,19 @@ def export(
         typer.echo(out.facts_text({name: value for name, value in about.items() if value}))
 
 
+def _check_format(to: str, path: Path, output: Path) -> None:
+    """Raise InputError unless the format is known and the name of the file fits it."""
+    if to.replace("_", "-") == "transformer-lens":
+        raise InputError(
+            f"--to {to}: a TransformerLens model is an object, not a file. In Python, call "
+            f"attnc.load({str(path)!r}).as_self_attention(…).to_transformer_lens()"
+        )
+    if to not in _FORMATS:
+        raise InputError(f"--to {to}: accepted are {', '.join(_FORMATS)}")
+    if output.suffix != _FORMATS[to]:
+        raise InputError(f"--output {output}: the name of the file must end in {_FORMATS[to]}")
+
+
 def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
     """What was written for Coq, and what coqc said."""
     check = done.check
@@ -100,14 +105,19 @@ def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
             "output": str(done.path),
             "files": [str(file) for file in done.files],
         }
-        facts |= {"theorems": list(done.theorems), "eps": done.eps, "seconds": round(seconds, 3)}
+        facts |= {
+            "theorems": list(done.theorems),
+            "eps": done.eps,
+            "relative": done.relative,
+            "seconds": round(seconds, 3),
+        }
         if check is not None:
             facts["check"] = {"status": check.status, "reason": check.reason, "axioms": list(check.axioms)}
         out.print_json(facts)
         return
     about = {
         "file": str(path),
-        "theorem": f"|head - f| <= {done.eps!r} in exact arithmetic",
+        "theorem": f"{'|head/f - 1|' if done.relative else '|head - f|'} <= {done.eps!r} in exact arithmetic",
         "theorems": ", ".join(done.theorems),
         "files": ", ".join(file.name for file in done.files),
         "coqc": said,

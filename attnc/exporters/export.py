@@ -49,13 +49,15 @@ class CoqFile:
     """A Coq file that states and proves the approximation term of a certificate, and what coqc said of it.
 
     `files` are all files that were written: the file itself, one that prints the axioms, and the libraries of attnc.
-    `theorems` are the names of the theorems. `eps` is the number in the first. `check` is None if coqc was not asked for."""
+    `theorems` are the names of the theorems. `eps` is the number in the first, which bounds |head/f - 1| if `relative`, and
+    else |head - f|. `check` is None if coqc was not asked for."""
 
     path: Path
     files: tuple[Path, ...]
     theorems: tuple[str, ...]
     eps: float
     check: CoqCheck | None = None
+    relative: bool = False
 
 
 @watched("exporting")
@@ -102,6 +104,21 @@ def export(
     >>> done.theorems, done.eps == head.certificate.approximation
     (('approximation',), True)
     """
+    target = _target(path)
+    given = {
+        "engine": engine,
+        "inputs": inputs,
+        "opset": opset,
+        "native": native,
+        "check": check,
+        "executed": executed,
+    }
+    options = _options(target.suffix, given)
+    return importlib.import_module(_EXPORTERS[target.suffix]).write(x, target, **options)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The path, if a file of a known format can be written there."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a file is given by its path: got {type(path).__name__}")
     target = Path(path)
@@ -112,19 +129,16 @@ def export(
     if not target.parent.is_dir() or target.is_dir():
         why = "it is a directory" if target.is_dir() else f"there is no directory {target.parent}"
         raise FileError(f"cannot write {target}: {why}")
-    given = {
-        "engine": engine,
-        "inputs": inputs,
-        "opset": opset,
-        "native": native,
-        "check": check,
-        "executed": executed,
-    }
-    options = {name: given.pop(name) for name in _OPTIONS[target.suffix]}
+    return target
+
+
+def _options(suffix: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a format; raises if another one was given."""
+    options = {name: given.pop(name) for name in _OPTIONS[suffix]}
     for name, value in given.items():
         if value is not _DEFAULTS[name] and value != _DEFAULTS[name]:
-            raise InputError(f"{name}={value!r} is not an option of {target.suffix} files: leave it out")
+            raise InputError(f"{name}={value!r} is not an option of {suffix} files: leave it out")
     for name in ("native", "check", "executed"):
         if type(options.get(name, False)) is not bool:
             raise InputError(f"{name}={options[name]!r}: give True or False")
-    return importlib.import_module(_EXPORTERS[target.suffix]).write(x, target, **options)
+    return options

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ _TOKENS = (
     "The certificate is about the output tokens of the network as torch executes it on a CPU. Before this file got its name, its "
     "output tokens were compared with those of the network, on a sample or on all sequences; nothing is proved of its runtime."
 )
+_LENGTHS = (1, 8, 16, 33)  # tokens for which a file is compared too
+_LONGEST = 4096
 _STATEMENTS = {
     Status.PROVED: _EXACT + _ROUNDING,
     Status.MEASURED: "The error was measured at samples, in torch. Nothing is proved.",
@@ -73,6 +75,7 @@ def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) ->
                 literal = isinstance(x, SelfAttentionNetwork)
                 rounding = LiteralRounding(x) if literal else Rounding(program, dtype, subject.decides)
                 difference, allowed, count = _compare(temporary, subject, rounding, axes)
+                _check_lengths(temporary, subject, rounding, axes, _lengths(program, subject, axes))
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
     return Export(path, engine, difference, allowed, count, operations_in(model), named)
 
@@ -246,6 +249,55 @@ def _compare(
             worst = max(worst, difference)
         seen += len(given[0])
     return worst, max(allowed), seen
+
+
+def _lengths(program: ExportedProgram, subject: Subject, axes: tuple[Axes, ...]) -> dict[str, set[int]]:
+    """Lengths of each axis at which a model may take another branch of its code than the one that was traced: next to those for
+    which torch.export knows that its graph holds, and for tokens some others."""
+    given, found = set(program.graph_signature.user_inputs), dict[str, set[int]]()
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
+    for node, own in zip(nodes, axes, strict=True):
+        for i, name in own.items():
+            lengths = found.setdefault(name, set(_LENGTHS if name == "tokens" else ()))
+            known = program.range_constraints.get(node.meta["val"].shape[i].node.expr)
+            ends = () if known is None else (known.lower - 1, known.upper + 1)
+            lengths |= {int(end) for end in ends if 1 <= end <= _LONGEST}
+    return found
+
+
+def _check_lengths(
+    file: Path,
+    subject: Subject,
+    rounding: Rounding | LiteralRounding,
+    axes: tuple[Axes, ...],
+    lengths: Mapping[str, set[int]],
+) -> None:
+    """Raise ExportError if the file returns something else than the module for inputs of other lengths. Those that the module
+    or onnxruntime does not take are left out."""
+    session, example = _session(file), subject.samples(2, {name for own in axes for name in own.values()})
+    for axis, length in ((name, n) for name, own in lengths.items() for n in sorted(own)):
+        places = [next((i for i, name in own.items() if name == axis), None) for own in axes]
+        given = tuple(
+            x if i is None else x.index_select(i, torch.arange(length) % x.shape[i])
+            for x, i in zip(example, places, strict=True)
+        )
+        try:
+            with torch.no_grad():
+                expected = subject.called(*given)
+            found = session.run(None, {name: x.numpy() for name, x in zip(subject.names, given, strict=True)})
+        except Exception:  # of any kind: of the model, or of onnxruntime
+            continue
+        try:
+            allowed = rounding.allowed(given)
+        except Exception:  # the graph does not hold for this length
+            allowed = rounding.allowed(example)
+        for name, y, z, most in zip(subject.outputs, expected, found, allowed, strict=True):
+            if not (difference := _difference(y, z)) <= most:
+                raise ExportError(
+                    f"the module computes something else for {axis} of length {length} than for the lengths that were traced: "
+                    f"onnxruntime and torch differ by {difference:.3g} in {name}; rounding explains {most:.3g}. Nothing was "
+                    "written: a file holds one branch of the code. Remove the branch from the model"
+                )
 
 
 def _session(file: Path) -> Any:

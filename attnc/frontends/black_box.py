@@ -108,7 +108,7 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
         over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
         count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
         grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
-        net.notes = (*net.notes, f"to prove eps={request.eps:g} by a grid, give lipschitz=K; {grid}")
+        net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
 

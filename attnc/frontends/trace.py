@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from flint import arb
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
 from attnc.domain import Array, Box
 from attnc.errors import AttncError, InputError, Problem
@@ -29,6 +30,11 @@ _WHOLE = (
     "logsumexp", "softplus", "_safe_softmax", "elu", "leaky_relu", "gelu", "silu", "hardtanh", "native_layer_norm", "var", "std",
     "addmm", "linalg_vector_norm", "linalg_cross", "logaddexp", "log_sigmoid_forward", "rsub", "prod",
 )  # fmt: skip
+# methods that take numbers out of a tensor, out of sight of the recording
+_READS = frozenset({
+    "numpy", "__array__", "__dlpack__", "tolist", "data_ptr", "__repr__", "__format__", "apply_", "map_", "map2_", "storage",
+    "untyped_storage", "_typed_storage", "__deepcopy__", "__reduce_ex__",
+})  # fmt: skip
 _AGREE = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the largest value: what rounding may change
 
 
@@ -100,19 +106,59 @@ def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx
 
     share = np.random.default_rng(5).random((2, *box.shape)) * 0.5 + 0.25
     x = torch.from_numpy(box.lo + share * (box.hi - box.lo)).to(dtype)
+    guard = _Guard()
+
+    def guarded(x: Tensor) -> Tensor:
+        with guard:
+            return f(x)
+
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            whole = torch.func.functionalize(lambda x: f(x), remove="mutations")
+            whole = torch.func.functionalize(guarded, remove="mutations")
             found: fx.GraphModule = make_fx(whole, decomposition_table=_table())(x)
+            if guard.problem is not None:  # f caught it
+                raise guard.problem
     except Exception as problem:
+        problem = guard.problem or problem
         text = str(problem).strip().partition("\n")[0]
         if "_local_scalar_dense" in text:
             reason = "reads numbers of its input in Python (an if, a loop, float(x) or x.item()): use torch operations"
             raise TraceError([Problem("f", reason)], dependent=True) from problem
-        reason = f"cannot be recorded: {type(problem).__name__}: {text:.200}"
+        kind = "" if isinstance(problem, RefusedError) else f"{type(problem).__name__}: "
+        reason = f"cannot be recorded: {kind}{text:.200}"
         raise TraceError([Problem("f", reason)]) from problem
     return found
+
+
+class _Guard(TorchFunctionMode):
+    """While f is recorded: refuses methods that read numbers out of sight of the recording, which has none to show them (numpy,
+    printing), and keeps the first failure, which f itself may catch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.problem: Exception | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        try:
+            if name in _READS and any(_recording(x) for x in args):
+                raise RefusedError(
+                    f"{name}() reads the numbers of a tensor outside torch: use torch operations"
+                )
+            return func(*args, **(kwargs or {}))
+        except Exception as problem:
+            self.problem = self.problem or problem
+            raise
+
+
+def _recording(x: Any) -> bool:
+    """Whether it is a tensor whose operations are recorded."""
+    return isinstance(x, Tensor) and (
+        torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
 
 
 class _Reader:
@@ -129,7 +175,7 @@ class _Reader:
             if node.op == "placeholder":
                 known[node] = Symbols(torch.arange(math.prod(shape)).reshape(shape))
             elif node.op == "get_attr":
-                known[node] = getattr(graph, str(node.target)).detach()
+                known[node] = self._held(getattr(graph, str(node.target)))
             elif node.op == "output":
                 result = fx.node.map_arg(node.args[0], lambda n: known[n])
             else:
@@ -144,6 +190,15 @@ class _Reader:
         if not isinstance(result, (Symbols, Tensor)):
             raise TraceError([Problem("f", f"returns a {type(result).__name__}, not a tensor")])
         return result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+
+    def _held(self, value: Any) -> Any:
+        """A tensor that existed before the call."""
+        if isinstance(value, Tensor):
+            return value.detach()
+        self.problems.setdefault(
+            "branch", Problem("f", "has branches or loops of torch, which are not traced")
+        )
+        return _Unknown
 
     def _run(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         name = aten.name(node)
@@ -165,9 +220,15 @@ class _Reader:
                     *fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get)
                 )  # type: ignore[operator]
             return self._symbolic(node, name, known)
-        except (RefusedError, TypeError, InputError) as problem:
+        except TooLongError:
+            raise
+        except Exception as problem:
+            understood = isinstance(problem, (RefusedError, InputError))
+            reason = (
+                str(problem) if understood else f"is not traced: {type(problem).__name__}: {problem!s:.200}"
+            )
             where = f"operation {name}"
-            self.problems.setdefault(f"{where} {problem}", Problem(where, str(problem)))
+            self.problems.setdefault(f"{where} {reason}", Problem(where, reason))
             return _Unknown
 
     def _symbolic(self, node: fx.Node, name: str, known: dict[fx.Node, Any]) -> Any:
@@ -188,11 +249,14 @@ class _Reader:
 
     def _moved(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         """torch applies the operation to the numbers of the values."""
-        kept = (
-            (node.args[1:], node.kwargs)
-            if aten.name(node) in ("index", "index_select", "gather", "take")
-            else ((), {})
+        name = aten.name(node)
+        kept: Any = (
+            (node.args[1:], node.kwargs) if name in ("index", "index_select", "gather", "take") else ()
         )
+        if name == "index_put":
+            if aten.arguments(node)["accumulate"]:
+                raise RefusedError("adds at positions (accumulate=True), which is not traced")
+            kept = node.args[1]
         indices = _nodes(kept)
         if any(_symbolic(known[n]) for n in indices):
             raise RefusedError("has positions that depend on the input")
@@ -204,7 +268,7 @@ class _Reader:
             return value if n in indices else self.writer.symbols(value)
 
         args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
-        if aten.name(node) == "_to_copy":
+        if name == "_to_copy":
             return Symbols(args[0])  # type: ignore[arg-type]
         found = node.target(*args, **kwargs)  # type: ignore[operator]
         return tuple(Symbols(part) for part in found) if isinstance(found, (list, tuple)) else Symbols(found)
@@ -265,7 +329,6 @@ _IGNORED = (
     "half_to_float",
     "check_errors",
     "stable",
-    "sorted",
     "layout",
     "device",
     "out_dtype",

@@ -218,8 +218,10 @@ def _sort(
 
 
 def _topk(
-    w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, **_: object
+    w: Writer, self: Real, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Symbols, None]:
+    if not sorted:
+        raise RefusedError("returns values in any order: give sorted=True")
     return w.along(self, dim, lambda row: (w.ordered(row)[::-1] if largest else w.ordered(row))[:k]), None
 
 

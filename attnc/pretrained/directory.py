@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -369,10 +370,10 @@ def _run_by(report: ConversionReport, engine: str, runs: Mapping[str, str]) -> C
     """The report for another engine: with the rounding of that engine, and without measured differences."""
     blocks = []
     for block in report.certificate.children:
-        roundings = block.facts["roundings"]
-        rounding = roundings.get(engine, roundings["softmax"])
+        roundings = block.facts["roundings"]  # none in half precision
+        rounding = roundings.get(engine, roundings.get("softmax", math.inf))
         facts = {**block.facts, "engine": runs.get(block.name, engine)}
-        bound = round_up(block.approximation + rounding)
+        bound = round_up(block.approximation + rounding) if roundings else math.inf
         blocks.append(replace(block, rounding=rounding, bound=bound, facts=facts))
     certificate = model_certificate(report.model, report.approximation, blocks, report.certificate.versions)
     return replace(report, certificate=certificate, measured=(), samples=0)

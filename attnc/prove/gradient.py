@@ -28,17 +28,21 @@ _MOST = 2048  # cells at once
 Partials = tuple[Model | None, ...]
 
 
+def euclidean(sizes: list[Array]) -> Array:
+    """√Σ s², relative to the largest s: squares of small numbers would be lost by underflow."""
+    largest = np.max(sizes, axis=0)
+    unit = np.where(largest > 0, largest, 1.0)
+    return np.asarray(unit * np.sqrt(sum((s / unit) ** 2 for s in sizes)))
+
+
 class Dual:
     """A value with its partial derivatives; None is 0."""
 
     __slots__ = ("g", "slope", "v")
 
     def __init__(self, v: Model, g: Partials, slope: Array | None = None) -> None:
-        own = (
-            np.sqrt(sum((part.size * part.size for part in g if part is not None), np.zeros(v.cells))) * GROW
-            + TINY
-        )
-        own = own if any(part is not None for part in g) else np.zeros(v.cells)
+        sizes = [part.size for part in g if part is not None]
+        own = euclidean(sizes) * GROW + TINY if sizes else np.zeros(v.cells)
         self.v, self.g = v, g
         self.slope = own if slope is None else np.fmin(own, slope)
 

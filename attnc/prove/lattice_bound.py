@@ -103,7 +103,7 @@ def split(centre: Array, half: Array) -> tuple[Array, Array]:
         signs = np.unique(np.where(flat, 0.0, signs), axis=0)
     moved = centre[None] + signs[:, None] * (half / 2)
     smaller = padded(moved, np.broadcast_to(half / 2 + 2 * U * (np.abs(centre) + half), moved.shape))
-    return moved.reshape(-1, d), np.where(flat, half[:1], smaller.reshape(-1, d))
+    return moved.reshape(-1, d), np.where(flat, np.broadcast_to(half, moved.shape), smaller).reshape(-1, d)
 
 
 def check_defined(f: Traced, lo: Array, hi: Array) -> None:

@@ -44,7 +44,7 @@ def query_error(a: Arithmetic, s: arb, gain: arb, offset: arb) -> arb:
     product = arb(0) if gain == 1 else u * abs(gain * s)
     total = abs(gain * s + offset)
     added = arb(0) if offset == 0 else u * (total + product + tau)
-    return (product + added + (2 + abs(gain)) * tau).upper()
+    return (product + added + 8 * (1 + abs(gain)) * tau).upper()
 
 
 def score_error(a: Arithmetic, slope: arb, intercept: arb, x: arb, x_error: arb, score: arb) -> arb:
@@ -53,9 +53,9 @@ def score_error(a: Arithmetic, slope: arb, intercept: arb, x: arb, x_error: arb,
     u, tau = arb(a.unit), arb(a.tiny)
     entering = abs(slope) * x_error
     multiplied = arb(0) if _scales(slope) else u * (abs(slope * x) + entering)
-    product = entering + multiplied + tau
+    product = entering + multiplied + 4 * tau
     added = arb(0) if intercept == 0 else u * (abs(score) + product)
-    return (product + added + tau).upper()
+    return (product + added + 4 * tau).upper()
 
 
 def _scales(slope: arb) -> bool:
@@ -75,7 +75,7 @@ def head_rounding(a: Arithmetic, keys: Keys, s: arb, x: arb, x_error: arb, outpu
         top = top.max(e.upper()).max((lead + e).upper())
     tau_scaled = 4 * tau * top.exp()
     theta = [
-        (e + u * (abs(lead) + e + top) + tau).exp() * (one + a.exp_units * u) - one
+        (e + u * (abs(lead) + e + top) + 4 * tau).exp() * (one + a.exp_units * u) - one
         for lead, e in zip(keys.lead, eta, strict=True)
     ]
     off = [w * t + tau_scaled for w, t in zip(keys.weight, theta, strict=True)]
@@ -93,7 +93,7 @@ def head_rounding(a: Arithmetic, keys: Keys, s: arb, x: arb, x_error: arb, outpu
     gated = any(o != 0 for o in keys.own)
     roundings = keys.anchors + a.division_units + (2 if gated else 0)
     factor = (one + u) ** roundings / (one - keys.anchors * u) - one
-    return (moved / remaining + factor * mass / remaining + 3 * tau * (all_sizes + keys.anchors + 1)).upper()
+    return (moved / remaining + factor * mass / remaining + 5 * tau * (all_sizes + keys.anchors + 1)).upper()
 
 
 def projection_rounding(
@@ -104,6 +104,7 @@ def projection_rounding(
     grown = (1 + u) ** len(outputs)
     carried = sum((abs(w) * e for w, e in zip(weights, errors, strict=True)), arb(0))
     size = sum((abs(w * y) for w, y in zip(weights, outputs, strict=True)), arb(0))
+    flushed = sum((1 + abs(w) for w in weights), arb(0))
     if len(outputs) == 1 and weights[0] == 1:
         return carried.upper()
-    return (grown * carried + (grown - 1) * size + 2 * len(outputs) * tau).upper()
+    return (grown * carried + (grown - 1) * size + 8 * tau * flushed).upper()

@@ -24,6 +24,7 @@ from attnc.prove.taylor import GROW, TINY, Model, Monomials, U
 
 BITS = 80
 _REL, _ABS = 6 * U, 2.0**-70
+_LEAST = 2.0**-1070  # more than an operation loses by underflow
 _FAR = 1e-6  # of |c₀|: how far a cell must stay from a singularity
 _SAFE = 1 - 2.0**-20
 _CRAMER = 1.0865  # |H_m(x)| <= 1.0865 √(2^m m!) e^(x²/2): Cramér's inequality
@@ -51,10 +52,10 @@ def _float(y: arb) -> float:
 
 
 def _powers(rho: Array, n: int) -> Array:
-    """ρ^i for i = 0 … n + 1."""
+    """At least ρ^i (up to the factor 1 + 2⁻⁴⁰) for i = 0 … n + 1, also where it is lost by underflow."""
     found = np.ones((n + 2, len(rho)))
     for i in range(1, n + 2):
-        found[i] = found[i - 1] * rho
+        found[i] = found[i - 1] * rho + _LEAST
     return found
 
 
@@ -129,8 +130,9 @@ def reciprocal(s: Model) -> Model:
     g[0] = 1 / a
     for i in range(1, n + 1):
         g[i] = -g[i - 1] / a
-    top = np.abs(g[n]) / least * (1 + 2.0**-30)
-    return _unless(bad, _composed(_unless(bad, s), g, TINY, (1 + 2.0**-30) / (least * least), top))
+    top = (np.abs(g[n]) + _LEAST) / least * (1 + 2.0**-30) + _LEAST
+    slope = (1 + 2.0**-30) / least / least + _LEAST
+    return _unless(bad, _composed(_unless(bad, s), g, TINY, slope, top))
 
 
 def log(s: Model) -> Model:
@@ -142,10 +144,10 @@ def log(s: Model) -> Model:
     for i in range(1, n + 1):
         power = power / a
         g[i] = (1 if i % 2 else -1) * power / i
-    top = (1 + 2.0**-30) / ((n + 1) * _powers(least, n)[-1])
-    return _unless(
-        bad, _composed(_unless(bad, s), g, _ABS * np.eye(n + 1)[:, :1], (1 + 2.0**-30) / least, top)
-    )
+    slope = (1 + 2.0**-30) / least
+    top = (1 + 2.0**-30) * _powers(slope, n)[-1] / (n + 1)
+    own = TINY + _ABS * np.eye(n + 1)[:, :1]
+    return _unless(bad, _composed(_unless(bad, s), g, own, slope, top))
 
 
 def real_power(s: Model, q: float) -> Model:
@@ -163,7 +165,7 @@ def real_power(s: Model, q: float) -> Model:
 
     def most(exponent: float) -> Array:
         ends = (scalars(lambda y: y ** arb(exponent), end) for end in (least, largest))
-        return np.maximum(*ends) * (1 + 2.0**-30)
+        return np.maximum(*ends) * (1 + 2.0**-30) + _LEAST
 
     return _unless(bad, _composed(_unless(bad, s), g, TINY, abs(q) * most(q - 1), factor * most(q - n - 1)))
 

@@ -48,8 +48,8 @@ CHECK_HEADS = [
     Mutation(
         "check_cell: exp",
         "attnc/check/cell.py",
-        "+ tau).exp() * (1 + units * u) - 1",
-        "+ tau).exp() - 1",
+        "+ 3 * tau).exp() * (1 + units * u) - 1",
+        "+ 3 * tau).exp() - 1",
         "the checker takes exp to be exact",
         (ROUNDING, TERMS),
     ),

@@ -94,7 +94,7 @@ CHECK_TRACED = [
     Mutation(
         "check_traced: rounding of tables",
         "attnc/check/lattice.py",
-        "return (12 * U + d * _TABLE + terms / (1 - terms)) * (1 + 2.0**-20)",
+        "return (factors + d * _TABLE + terms / (1 - terms)) * (1 + 2.0**-20)",
         "return 0.0",
         "sums over anchors do not round",
         (f"{LATTICE}::test_sums_over_anchors",),

@@ -66,9 +66,9 @@ HEADS = [
     Mutation(
         "rounding: exp",
         "attnc/prove/rounding.py",
-        """+ tau).exp() * (one + a.exp_units * u) - one
+        """+ 4 * tau).exp() * (one + a.exp_units * u) - one
         for lead""",
-        """+ tau).exp() - one
+        """+ 4 * tau).exp() - one
         for lead""",
         "exp is taken to be exact",
         (ROUNDING, TERMS),
@@ -76,8 +76,8 @@ HEADS = [
     Mutation(
         "rounding: difference from the largest score",
         "attnc/prove/rounding.py",
-        "(e + u * (abs(lead) + e + top) + tau).exp()",
-        "(e + tau).exp()",
+        "(e + u * (abs(lead) + e + top) + 4 * tau).exp()",
+        "(e + 4 * tau).exp()",
         "z - max z is taken to be exact",
         (ROUNDING, TERMS),
     ),
@@ -124,7 +124,7 @@ HEADS = [
     Mutation(
         "rounding: underflow",
         "attnc/prove/rounding.py",
-        " + 3 * tau * (all_sizes + keys.anchors + 1)).upper()",
+        " + 5 * tau * (all_sizes + keys.anchors + 1)).upper()",
         ").upper()",
         "products that are flushed to zero cost nothing",
         (ROUNDING,),
@@ -132,16 +132,16 @@ HEADS = [
     Mutation(
         "rounding: sum over heads",
         "attnc/prove/rounding.py",
-        "(grown * carried + (grown - 1) * size + 2 * len(outputs) * tau)",
-        "(grown * carried + 2 * len(outputs) * tau)",
+        "(grown * carried + (grown - 1) * size + 8 * tau * flushed)",
+        "(grown * carried + 8 * tau * flushed)",
         "the output projection is taken to be exact",
         (ROUNDING,),
     ),
     Mutation(
         "rounding: errors of heads",
         "attnc/prove/rounding.py",
-        "(grown * carried + (grown - 1) * size + 2 * len(outputs) * tau)",
-        "((grown - 1) * size + 2 * len(outputs) * tau)",
+        "(grown * carried + (grown - 1) * size + 8 * tau * flushed)",
+        "((grown - 1) * size + 8 * tau * flushed)",
         "errors of the heads do not pass the output projection",
         (ROUNDING,),
     ),

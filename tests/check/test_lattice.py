@@ -87,7 +87,7 @@ def test_tables(dtype: str) -> None:
                     table.top[i],
                     strict=True,
                 ):
-                    assert abs(y - arb(float(found))) <= 24 * 2.0**-53 * arb(float(top))
+                    assert abs(y - arb(float(found))) <= 8 * 2.0**-53 * arb(float(top))
 
 
 def _exponentials(net: Lattice, table: object, i: int, middle: arb, t: arb) -> list[arb]:

@@ -61,3 +61,11 @@ def test_coqc_is_never_assumed(
     monkeypatch.setattr("attnc.exporters.coq.checking.shutil.which", lambda name: None)
     ran = run("export", saved, "--to", "coq", "-o", tmp_path / "tanh.v", "--check", "--json")
     assert ran.code == 1 and ran.json["check"]["status"] == "not installed"
+
+
+def test_the_theorem_of_a_norm_is_about_the_relative_error(run: Any, tmp_path: Path) -> None:
+    head = attnc.quadratic_head("rsqrt", features=8, domain=(1e-3, 1.0), eps=1e-2)
+    head.save(tmp_path / "norm.safetensors")
+    ran = run("export", tmp_path / "norm.safetensors", "--to", "coq", "-o", tmp_path / "norm.v")
+    assert ran.code == 0, ran.err
+    assert f"|head/f - 1| <= {head.certificate.approximation!r}" in ran.out and "|head - f|" not in ran.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -166,7 +167,7 @@ def norm() -> Any:
 def test_the_heads_of_a_norm(norm: Any, tmp_path: Path) -> None:
     done = attnc.export(norm, tmp_path / "norm.v")
     written = (tmp_path / "norm.v").read_text()
-    assert done.eps == norm.certificate.approximation and literal(done.eps) in written
+    assert done.eps == norm.certificate.approximation and literal(done.eps) in written and done.relative
     assert "inverse (q : R) : R := sqrt (q / 8 + " in written
     numbers = norm.numbers()
     assert np.array_equal(pairs_in(written), np.stack([numbers.slope, numbers.intercept, numbers.value], 1))
@@ -224,10 +225,13 @@ def test_refusals(make: Callable[[], Any], error: type[Exception], words: str, t
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["my-head.v", "1.v", "Attnc.v", "a_assumptions.v", "ü.v"])
+@pytest.mark.parametrize(
+    "name", ["my-head.v", "1.v", "Attnc.v", "attnc.v", "AttncRounding.v", "match.v", "a_assumptions.v", "ü.v"]
+)
 def test_names_that_coq_cannot_read(name: str, exp: attnc.Head, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="head"):
         attnc.export(exp, tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_of_other_formats(exp: attnc.Head, tmp_path: Path) -> None:
@@ -276,6 +280,22 @@ def test_axioms_are_read_and_judged() -> None:
     assert axioms_in("Closed under the global context\n") == () and axioms_in("") is None
     assert is_allowed("FloatAxioms.add_spec", native=True)
     assert not is_allowed("FloatAxioms.add_spec", native=False) and not is_allowed("cheat", native=True)
+    (unsafe,) = axioms_in("Axioms:\nUint63.loop is assumed to be guarded.\n") or ()
+    assert not is_allowed(unsafe, native=True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["no program", "#!/no/such/shell\n", "#!/bin/sh\nprintf '\\377'; exit 1\n", "#!/bin/sh\nkill -9 $$\n"],
+)
+def test_a_coqc_that_does_not_run_proves_nothing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coqc = tmp_path / "coqc"
+    coqc.write_text(script)
+    coqc.chmod(0o755)
+    monkeypatch.setattr(checking.shutil, "which", lambda name: str(coqc))
+    assert run_coqc({"head": ""}, ("head.approximation",), native=True, timeout=60).status == "failed"
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +330,24 @@ def test_coqc_rejects_a_false_theorem(start: str, exp: attnc.Head, work: Path) -
     changed = next(changed for what, changed in tamperings(text(exp)) if what.startswith(start))
     found = run_coqc({"head": changed}, (), native=True, timeout=600, work=work)
     assert found.status == "failed" and "head.v" in found.reason
+
+
+@needs_coqc
+@pytest.mark.parametrize("variable", ["XDG_DATA_HOME", "XDG_DATA_DIRS", "COQPATH"])
+def test_a_library_of_the_same_name_elsewhere_is_not_used(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coq searches the user's directories too: a file must not be proved about other definitions than those of attnc."""
+    planted = tmp_path / "coq"
+    planted.mkdir()
+    (planted / "Attnc.v").write_text("Definition one := 2.\n")
+    subprocess.run(["coqc", "-q", "-Q", ".", "", "Attnc.v"], cwd=planted, check=True)
+    monkeypatch.setenv(variable, str(planted if variable == "COQPATH" else tmp_path))
+    lie = "Require Import Attnc.\nTheorem t : one = 2.\nProof. reflexivity. Qed.\n"
+    texts = {"Attnc": "Definition one := 1.\n", "head": lie}
+    assert run_coqc(texts, ("head.t",), native=True, timeout=600, libraries=()).status == "failed"
+    texts["head"] = lie.replace("2", "1")
+    assert run_coqc(texts, ("head.t",), native=True, timeout=600, libraries=()).status == "proved"
 
 
 @needs_coqc

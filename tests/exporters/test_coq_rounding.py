@@ -54,7 +54,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def coqc(directory: Path, file: str) -> subprocess.CompletedProcess[str]:
-    command = ["coqc", "-q", "-w", "none", "-Q", ".", "", file]
+    command = ["coqc", "-q", "-w", "none", "-R", ".", "", file]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=3000)
 
 
@@ -130,6 +130,18 @@ def test_coqc_proves_the_rounding_term_and_nothing_smaller(libraries: Path) -> N
     axioms = axioms_in(coqc(libraries, "axioms.v").stdout)
     assert axioms and all(is_allowed(axiom, native=False) for axiom in axioms)
     assert not accepts(libraries, rounding_of(head, scale=0.9), "lowered")
+
+
+@needs_coqc
+def test_the_theorem_is_not_about_nothing(libraries: Path) -> None:
+    """For every s there is a y with `executes s y`: the result of exact arithmetic."""
+    statement = "Theorem some : forall s : R, executes s (network model s).\n"
+    proof = "Proof. intros s; apply AttncExecuted.exact_executes; [reflexivity|discriminate]. Qed.\n"
+    for name in ("relu", "silu"):
+        definitions = rounding_of(made(name)).partition("Lemma")[0]
+        assert accepts(libraries, definitions + statement + proof, f"some_{name}")
+    gate = attnc.head("relu", domain=(-4, 4), eps=1e-2, design="gated", dtype=torch.float64)
+    assert accepts(libraries, rounding_of(gate).partition("Lemma")[0] + statement + proof, "some_gate")
 
 
 @needs_coqc

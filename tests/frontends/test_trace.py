@@ -147,3 +147,57 @@ def test_equal_operations_are_written_once() -> None:
 def test_zero_times_a_singularity_is_not_dropped() -> None:
     traced = trace(lambda x: x + 0 * (1 / x), Box(1, 2, shape=(1,)))
     assert any(operation[0] == "divide" for operation in traced.operations)
+
+
+def _caught(x: Tensor) -> Tensor:
+    try:
+        if x.sum() > 5:
+            return x + 1
+    except RuntimeError:
+        pass
+    return x.sin()
+
+
+READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "numpy": lambda x: x.sin() + float(np.abs(x.detach().numpy() - 0.3).max() < 1e-3),
+    "array": lambda x: x * float(np.asarray(x).max()),
+    "function of numpy": lambda x: torch.from_numpy(np.sin(x.numpy())),
+    "dlpack": lambda x: x * float(np.from_dlpack(x.detach()).max()),
+    "text": lambda x: x * len(str(x)),
+    "address": lambda x: x * (x.data_ptr() % 2),
+    "map": lambda x: x.clone().apply_(lambda v: 2 * v),
+    "inside vmap": lambda x: torch.vmap(lambda row: row * float(row.numpy().sum()))(x),
+    "caught": _caught,
+    "sparse": lambda x: x + x.relu().to_sparse().values().shape[0],
+    "branch": lambda x: torch.cond((x > 5).any(), lambda x: x + 1, lambda x: x.sin(), (x,)),
+    "unsorted": lambda x: x.topk(2, 1, sorted=False).values,
+    "positions that add": lambda x: x.index_put((torch.tensor([0, 0]),), x[:1], accumulate=True),
+}
+
+
+@pytest.mark.parametrize("f", READERS.values(), ids=READERS.keys())
+def test_numbers_that_are_read_outside_torch_are_refused(f: Callable[[Tensor], Tensor]) -> None:
+    """The recording has no numbers to show: what numpy would see is memory that was never written."""
+    with pytest.raises(TraceError):
+        trace(f, BOX)
+
+
+def test_a_tensor_of_the_closure_may_be_read() -> None:
+    weight = torch.ones(2)
+    assert trace(lambda x: x * float(weight.numpy().sum()), Box(-1, 1, shape=(1,))).operations == (
+        ("constant", 2.0),
+        ("multiply", 0, 1),
+    )
+
+
+def _replaced(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, torch.tensor([1])] = x[:, :1].sin()
+    y[:, :, torch.tensor([False, True])] = 3.0
+    return y
+
+
+def test_assignment_at_positions() -> None:
+    found = trace(_replaced, BOX)
+    x = torch.rand(5, 2, 2, dtype=torch.float64)
+    assert torch.equal(found.approximate(x.reshape(5, 4)).reshape(5, 2, 2), _replaced(x))

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import attnc
 from attnc.errors import CertificateError, FileError, InputError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained.directory import load_model, read_report
@@ -159,6 +160,19 @@ def test_another_engine(saved: Make) -> None:
     assert report.measured == ()
     with pytest.raises(InputError, match="engine='sparse'"):
         from_pretrained(made.where, engine="sparse")
+
+
+@pytest.mark.parametrize("engine", ["softmax", "closed-form"])
+def test_the_engine_of_a_model_in_half_precision(tmp_path: Path, engine: str) -> None:
+    model = tiny("llama").bfloat16()
+    convert_(model, 1e-3, config={"engine": "softmax"})
+    model.save_pretrained(tmp_path)
+    back = from_pretrained(tmp_path, engine=engine)
+    report = report_of(back)
+    assert {block.facts["engine"] for block in report.blocks} == {engine}
+    assert (report.certificate.status, report.certificate.bound) == ("unknown", float("inf"))
+    verdict = attnc.verify(back)
+    assert verdict and verdict.exact
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ REFUSED = {
     "olmo2",
     "olmo3",
 }
-OTHERS = sorted(FAMILIES.keys() - {*SHOWN})
+OTHERS = sorted(FAMILIES.keys() - {*SHOWN, "xglm"})  # which does not run in float64: nothing to compare with
 
 
 @pytest.mark.filterwarnings("ignore")  # of domains that the attack leaves, and of transformers

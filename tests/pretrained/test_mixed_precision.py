@@ -14,6 +14,10 @@ def _root(z: Tensor, eps: float = 1e-5) -> Tensor:
     return torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + eps)
 
 
+def _rooted(mean: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.rsqrt((mean + 1e-12).to(dtype).float())
+
+
 def _centred(x: Tensor) -> Tensor:
     return x - x.mean(-1, keepdim=True)
 
@@ -22,6 +26,13 @@ FORMS = {
     "the variance in bfloat16": lambda x, w: w * (_centred(x) * _root(_centred(x.bfloat16().float()))),
     "the variance in float32": lambda x, w: w * (_centred(x) * _root(_centred(x.float()))),
     "squares of float16": lambda x, w: w * (x * _root(x.half().float(), 1e-20)),
+    "squares cast to float16": lambda x, w: w * (x * _rooted(x.pow(2).half().float().mean(-1, keepdim=True))),
+    "a mean square in float16": lambda x, w: (
+        w * (x * _rooted(x.pow(2).mean(-1, keepdim=True).half().float()))
+    ),
+    "a sum in bfloat16": lambda x, w: w * (x * _rooted(x.pow(2).mean(-1, keepdim=True), torch.bfloat16)),
+    "a vector times its gain in float16": lambda x, w: (w * x).half().float() * _root(x, 1e-20),
+    "a root times its gain in float16": lambda x, w: (w * _root(x, 1e-20)).half().float() * x,
     "a root in float16": lambda x, w: w * (x * _root(x).half()),
     "a gain in bfloat16": lambda x, w: (1 + w.bfloat16().float()) * (x * _root(x)),
     "a mean in float32": lambda x, w: w * ((x - x.float().mean(-1, keepdim=True)) * _root(_centred(x))),
@@ -29,6 +40,7 @@ FORMS = {
 }
 SOUND = {
     "LayerNorm": lambda x, w: w * (_centred(x) * _root(_centred(x))),
+    "a normalised vector in float16": lambda x, w: w * (x * _root(x)).half().float(),
     "RMSNorm of Llama": lambda x, w: w * (x.float() * _root(x.float())).to(x.dtype),
 }
 

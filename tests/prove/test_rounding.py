@@ -69,7 +69,8 @@ def power_of_two(x: float) -> bool:
 def executed(case: Case) -> arb:
     """The head with every operation as far off as assumed, in the directions of `push`.
 
-    Products are rounded up and so are sums of them; the sum of the exponentials is rounded down."""
+    Products are rounded up and so are sums of them; the sum of the exponentials is rounded down. Each may underflow, and its
+    result may be read as 0 afterwards: 2τ."""
     u, tau, push = arb(case.a.unit), arb(case.a.tiny), case.push
     scores, exps = push.score or (1,) * len(case.keys), push.exp or (1,) * len(case.keys)
     s = arb(case.s)
@@ -95,9 +96,9 @@ def executed(case: Case) -> arb:
         value = arb(own) * s + arb(constant)
         value = value if own == 0 else value * (1 + push.rest * u) ** 2
         weighted = (
-            term / denominator * (1 + push.rest * u) ** 3 * value * (1 + push.rest * u) + push.rest * tau
+            term / denominator * (1 + push.rest * u) ** 3 * value * (1 + push.rest * u) + push.rest * 2 * tau
         )
-        total = weighted if i == 0 else (total + weighted) * (1 + push.rest * u) + push.rest * tau
+        total = weighted if i == 0 else (total + weighted) * (1 + push.rest * u) + push.rest * 2 * tau
     return total
 
 

@@ -147,6 +147,22 @@ Hypothesis Hbound : encl ibound bound.
 
 Definition half := div (ofZ 1) (ofZ 2).
 
+(* exp, without bounds so small that adding them to 1 would take long: floats are exact sums of any length before they are rounded *)
+Definition short_exp (i : I.type) : I.type :=
+  if at_most (ofZ (-1000)) i then I.exp prec i
+  else I.meet (I.upper_extent (ofZ 0))
+         (I.lower_extent (I.exp prec (if at_most i (ofZ (-1000)) then ofZ (-1000) else i))).
+
+Lemma encl_short_exp : forall i x, encl i x -> encl (short_exp i) (exp x).
+Proof.
+  intros i x H; unfold short_exp; destruct (at_most (ofZ (-1000)) i); [apply encl_exp, H|].
+  apply I.meet_correct; [apply (I.upper_extent_correct _ (exp x) 0); [apply encl_ofZ|left; apply exp_pos]|].
+  destruct (at_most i (ofZ (-1000))) eqn:L.
+  - apply (I.lower_extent_correct _ (exp x) (exp (IZR (-1000)))); [apply encl_exp, encl_ofZ|].
+    apply exp_le, (at_most_le _ _ _ _ H (encl_ofZ (-1000)) L).
+  - apply (I.lower_extent_correct _ (exp x) (exp x)); [apply encl_exp, H|lra].
+Qed.
+
 (* The term of one key, or nothing if a condition of `checked` may fail *)
 Definition i_term (s x err : I.type) (k : ikey) : option term :=
   let z := add (mul (i_slope k) x) (i_intercept k) in
@@ -155,7 +171,7 @@ Definition i_term (s x err : I.type) (k : ikey) : option term :=
   let from_pivot := add (mul (sub (i_slope k) (i_slope ipivot)) x) (sub (i_intercept k) (i_intercept ipivot)) in
   let moved := add (add eta (mul iu (add (add (add (I.abs ahead) eta) itop) (mul (ofZ 2) itau)))) (mul (ofZ 4) itau) in
   if at_most eta itop && at_most (add ahead eta) itop && at_most moved half then
-    Some (Term (I.exp prec from_pivot)
+    Some (Term (short_exp from_pivot)
             (add (mul (add moved (mul (ofZ 2) (mul moved moved))) (add (ofZ 1) iE)) iE)
             (add (mul (i_own k) s) (i_constant k))
             (add (I.abs (mul (i_own k) s)) (I.abs (i_constant k))))
@@ -223,7 +239,7 @@ Proof.
   destruct (at_most eta itop && at_most (add ahead eta) itop && at_most moved half) eqn:C; [|discriminate].
   apply andb_true_iff in C; destruct C as [C C3]; apply andb_true_iff in C; destruct C as [C1 C2].
   intros Eq; apply Some_inj in Eq; subst t; unfold good; cbn [i_power i_swing i_value i_size].
-  split; [unfold lead; enclose|]; split; [unfold swing; enclose|]; split; [unfold value; enclose|]; split; [unfold size; enclose|].
+  split; [apply encl_short_exp; unfold lead; enclose|]; split; [unfold swing; enclose|]; split; [unfold value; enclose|]; split; [unfold size; enclose|].
   unfold checked; repeat split.
   - apply (at_most_le _ _ _ _ Eta Htop C1).
   - apply (at_most_le _ _ _ _ (encl_add _ _ _ _ Ahead Eta) Htop C2).

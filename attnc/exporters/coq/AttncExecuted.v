@@ -24,6 +24,22 @@ Proof.
     simpl; try reflexivity; rewrite IH; reflexivity.
 Qed.
 
+(* Exact arithmetic is one of the machines: a theorem about every y with [executes f model s y] is about some y. *)
+Theorem exact_executes : forall f h s, Attnc.output h = 1%Q -> Attnc.anchors h <> [] ->
+  executes f [h] s (Attnc.network [h] s).
+Proof.
+  intros f h s O N; exists h; split; [reflexivity|split; [exact O|]]; rewrite <- exact_network by exact O.
+  destruct (AttncRounding.machine_format f) as ((U & _) & (T & _) & (E & _)).
+  exists (AttncEnclosure.exact (executed_head h) s), (AttncEnclosure.exact (executed_head h) s); split; [|split].
+  - apply AttncRounding.exact_runs; try assumption.
+    + intros M; apply map_eq_nil in M; cbn [executed_head AttncEnclosure.anchors] in M; apply map_eq_nil in M; contradiction.
+    + intros g k K; apply in_map_iff in K; destruct K as (x & <- & X); apply AttncEnclosure.is_zero_ok.
+      unfold AttncEnclosure.is_gated in g; apply Bool.negb_false_iff in g; rewrite forallb_forall in g; apply g, X.
+  - apply AttncRounding.reads_exact.
+  - split; [rewrite Rmult_1_l; apply AttncRounding.rounds_exact; assumption|].
+    intros _; rewrite Rmult_1_l, Rminus_diag_eq, Rabs_R0 by reflexivity; exact T.
+Qed.
+
 Definition fine := AttncEnclosure.F.PtoP 400.
 Definition prec := AttncEnclosure.F.PtoP 64.
 

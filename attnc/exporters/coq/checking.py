@@ -20,6 +20,8 @@ _REALS = ("ClassicalDedekindReals.sig_forall_dec", "ClassicalDedekindReals.sig_n
 _LOGIC = ("FunctionalExtensionality.functional_extensionality_dep", "Classical_Prop.classic")
 _INTEGERS = ("PrimInt63.", "Uint63.", "Sint63.")
 _FLOATS = ("PrimFloat.", "FloatAxioms.")
+_NAME = re.compile(r"[\w.']+")
+_TYPED = re.compile(r"(?<=[\w.'])\s*:(\s.*)?$")
 _AXIOMS = "attnc_assumptions.v"
 _NEEDED = "coqc with CoqInterval: apt-get install coq libcoq-interval"
 
@@ -100,6 +102,8 @@ def _run_all(
             done = _run(coqc, work, file, max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             return result(FAILED, f"{file}: coqc took more than {timeout:g} s")
+        except OSError as problem:
+            return result(FAILED, f"{coqc} cannot be run: {problem.strerror or problem}")
         times[file] = _children() - began
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split())[-400:]
@@ -117,10 +121,23 @@ def _run_all(
 
 
 def _run(coqc: str, work: Path, file: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    """coqc, which sees no other libraries than those that are installed with it and those in `work`."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")}
-    command = [coqc, "-q", "-w", "none", "-Q", ".", "", file]
-    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=timeout)
+    """coqc, which sees no other libraries than those that are installed with it and those in `work`.
+
+    With -R a library of `work` precedes one of the same name elsewhere; with -Q it would not. Coq also reads libraries from the
+    user's directories for data, unless those are somewhere else."""
+    hidden = ("COQPATH", "COQFLAGS", "COQEXTRAFLAGS")
+    nowhere = dict.fromkeys(("XDG_DATA_HOME", "XDG_DATA_DIRS"), str(work.resolve() / "no-data"))
+    environment = {k: v for k, v in os.environ.items() if k not in hidden} | nowhere
+    command = [coqc, "-q", "-w", "none", "-R", ".", "", file]
+    return subprocess.run(
+        command,
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout,
+    )
 
 
 def _children() -> float:
@@ -132,9 +149,11 @@ def axioms_in(printed: str) -> tuple[str, ...] | None:
     """The names that `Print Assumptions` printed; None if it printed nothing."""
     if "Axioms:" not in printed and "Closed under the global context" not in printed:
         return None
-    lines = [line for line in printed.splitlines() if line and not line[0].isspace()]
-    names = [re.split(r"[\s:]", line, maxsplit=1)[0] for line in lines]
-    return tuple(sorted({n for n in names if n not in ("Axioms", "Closed", "Section")}))
+    lines = [line.rstrip() for line in printed.splitlines() if line and not line[0].isspace()]
+    said = ("Axioms:", "Section Variables:", "Closed under the global context")
+    # a line that is not "name" or "name : type" stays whole, for instance "name is assumed to be guarded."
+    names = [_TYPED.sub("", line) for line in lines if line not in said]
+    return tuple(sorted(set(names)))
 
 
 def is_allowed(axiom: str, native: bool) -> bool:
@@ -145,4 +164,6 @@ def is_allowed(axiom: str, native: bool) -> bool:
     """
     if axiom in (*_REALS, *_LOGIC):
         return True
+    if not _NAME.fullmatch(axiom):
+        return False
     return axiom.startswith((*_INTEGERS, *(_FLOATS if native else ())))

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import attnc
 from attnc.domain import Ball
 from attnc.errors import (
     CertificateError,
@@ -44,6 +43,9 @@ Subject = Head | QuadraticHead | Network
 THEOREMS = ("approximation",)
 TIMEOUT = 3600.0  # seconds
 _STEM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_KEYWORD = re.compile(
+    "as|at|cofix|else|end|exists2?|fix|for|forall|fun|if|in|let|match|mod|return|then|using|where|with|Prop|Set|SProp|Type"
+)
 _OTHERS = "attnc writes theorems about attnc.head, attnc.quadratic_head, and small networks with tanh of attnc.compile"
 
 
@@ -58,7 +60,8 @@ def write(x: Any, path: Path, *, native: bool = True, check: bool = False, execu
             temporary.write_text(content, encoding="utf-8")
     verdict = check_file(x, path, native=native, executed=executed) if check else None
     names = tuple(name.split(".")[1] for name in written.theorems)
-    return CoqFile(path, tuple(path.with_name(name) for name in texts), names, written.claim.eps, verdict)
+    files, relative = tuple(path.with_name(name) for name in texts), isinstance(written.claim, NormClaim)
+    return CoqFile(path, files, names, written.claim.eps, verdict, relative)
 
 
 def check_file(
@@ -134,11 +137,13 @@ def _changed(found: str, claim: AnyClaim) -> str:
 
 def checked_stem(path: Path) -> str:
     """The name of the file as a Coq module."""
-    reserved = {Path(name).stem for name in LIBRARIES}
-    if not _STEM.fullmatch(path.stem) or path.stem in reserved or path.stem.endswith("_assumptions"):
+    reserved = {Path(name).stem for name in EXECUTED_LIBRARIES}
+    taken = path.stem.lower() in {name.lower() for name in reserved}  # one file, where case does not matter
+    word = _KEYWORD.fullmatch(path.stem)
+    if not _STEM.fullmatch(path.stem) or taken or word or path.stem.endswith("_assumptions"):
         raise InputError(
             f"{path.name}: the name of a Coq file has letters, digits and _, starts with a letter and is not "
-            f"{', '.join(sorted(reserved))} or …_assumptions: for instance head.v"
+            f"{', '.join(sorted(reserved))}, …_assumptions or a word of Coq's language: for instance head.v"
         )
     return path.stem
 
@@ -198,7 +203,7 @@ def _header(x: Subject, claim: AnyClaim, stem: str, theorem: str, libraries: tup
         "exact arithmetic" if theorem == "approximation" else f"what {numbers.dtype} arithmetic may return"
     )
     return [
-        f"{title}, written by attnc {attnc.__version__}.",
+        f"{title}, written by attnc.",
         "",
         f"  {size}, stored in {numbers.dtype}; SHA-256 of the stored tensors:",
         *(f"    {name + ':':<11}{value}" for name, value in numbers.digests().items()),
@@ -206,5 +211,5 @@ def _header(x: Subject, claim: AnyClaim, stem: str, theorem: str, libraries: tup
         "",
         f"The theorem `{theorem}` is about the stored numbers and {about}. To check it:",
         "",
-        *(f"  coqc {name}" for name in (*libraries, f"{stem}.v")),
+        *(f'  coqc -R . "" {name}' for name in (*libraries, f"{stem}.v")),
     ]

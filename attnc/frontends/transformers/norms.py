@@ -200,7 +200,7 @@ def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] 
     if len(same) != 1 or aten.shape(z) != size or any(inverse for f, inverse in factors if f in rest):
         return None
     gains = [_gain(f, captured) for f in rest if f is not same[0]]
-    if len(gains) > 1 or None in gains:
+    if len(gains) > 1 or None in gains or _is_rounded_early(node, roots[0][0], z, same[0]):
         return None
     weight, one_plus = (gains[0] or (None, None)) if gains else (None, None)
     if weight is not None and tuple(weight.shape) != size[-1:]:
@@ -208,6 +208,19 @@ def _written_out(node: fx.Node, captured: Captured) -> tuple[fx.Node, NormRead] 
     kind = "rms" if x is None else "layer"
     about = (captured.path(roots[0][0]), kind, size[-1], eps, weight, None, one_plus)
     return z if x is None else x, NormRead(*about)
+
+
+def _is_rounded_early(node: fx.Node, root: fx.Node, z: fx.Node, vector: fx.Node) -> bool:
+    """Whether half precision holds a product of the vector without the root, or of the root without the vector. These have any
+    size, and may overflow or become subnormal; a normalised vector may be rounded."""
+    near, product = _widened(node, wide=True), aten.origin(node, casts=True, half=True)
+    if product in (root, z, vector) or aten.name(product) not in ("mul", "div"):
+        return False
+    held = {f for f, _ in _factors(product, z)} & {root, vector}
+    if len(held) == 1 and (near is not product or aten.dtype(product) in HALF):
+        return True
+    sides = [aten.arguments(product).get(key) for key in ("self", "other")]
+    return any(_is_rounded_early(side, root, z, vector) for side in sides if isinstance(side, fx.Node))
 
 
 def _is_root(node: fx.Node, inverse: bool) -> bool:
@@ -276,16 +289,17 @@ def _factors(node: fx.Node, whole: fx.Node | None = None) -> Iterator[tuple[fx.N
 
 
 def _mean_square(root: fx.Node) -> tuple[fx.Node, float] | None:
-    """z and eps of rsqrt(mean(z², -1, keepdim) + eps)."""
-    total = _argument(root, "self")
+    """z and eps of rsqrt(mean(z², -1, keepdim) + eps), no part of which is rounded to half precision: a square of float16 may be
+    0 or infinite."""
+    total = _wide_argument(root, "self")
     if total is None or aten.name(total) != "add" or aten.arguments(total).get("alpha", 1) != 1:
         return None
     sides = [aten.arguments(total)[key] for key in ("self", "other")]
     eps = next((float(s) for s in sides if isinstance(s, (int, float)) and not isinstance(s, bool)), None)
-    mean = next((aten.origin(s, casts=True, half=True) for s in sides if isinstance(s, fx.Node)), None)
+    mean = next((_widened(s, wide=True) for s in sides if isinstance(s, fx.Node)), None)
     if eps is None or mean is None or aten.name(mean) != "mean":
         return None
-    square = _argument(mean, "self")
+    square = _wide_argument(mean, "self")
     if square is None or not _over_last(mean):
         return None
     if any(aten.dtype(n) not in DTYPES for n in (root, total, mean, square)):
@@ -315,6 +329,11 @@ def _gain(node: fx.Node, captured: Captured) -> tuple[Tensor, torch.dtype | None
 def _argument(node: fx.Node, name: str) -> fx.Node | None:
     found = aten.arguments(node).get(name)
     return aten.origin(found, casts=True, half=True) if isinstance(found, fx.Node) else None
+
+
+def _wide_argument(node: fx.Node, name: str) -> fx.Node | None:
+    found = aten.arguments(node).get(name)
+    return _widened(found, wide=True) if isinstance(found, fx.Node) else None
 
 
 def _tensor(node: object, captured: Captured) -> Tensor | None:
