@@ -243,7 +243,7 @@ def _short(x: float, a: float, b: float) -> float:
     """A number of few digits near x, between a and b.
 
     >>> _short(0.1234567, 0.0, 1.0), _short(2e-17, -4.0, 4.0)
-    (0.1240234375, 0.0)
+    (0.123046875, 0.0)
     """
     unit = 2.0 ** (math.frexp(min(x - a, b - x))[1] - 6)
     short = round(x / unit) * unit
