@@ -93,8 +93,8 @@ def _why_unreadable(path: Path, problem: Exception) -> str:
         return str(problem)
     if path.suffix == ".onnx":
         return f"attnc writes ONNX files and does not read them; load or verify the file that it was exported from: {problem}"
-    pickled = path.suffix in (".pt", ".pth", ".bin", ".pkl", ".joblib")
-    why = " (pickled objects are never read, because they can run code)" if pickled else ""
+    foreign = path.suffix in (".pt", ".pth", ".bin", ".pkl", ".joblib")
+    why = " (files of torch.save or joblib are never read, because they can run code)" if foreign else ""
     return f"it is not safetensors, or damaged{why}: {problem}"
 
 
