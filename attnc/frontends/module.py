@@ -147,6 +147,8 @@ def _captured(model: nn.Module, example: Tensor, grad: bool, *, fixed: bool = Fa
         part, reason = model.get_submodule(problem.path), _SYMBOL.sub("batch", problem.reason)
         if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:
             reason = f"takes {part.in_features} features, and its input has shape {problem.shape[1:]}"
+            if part is next(one for one in model.modules() if isinstance(one, nn.Linear)):
+                reason += f": give a box of the shape {(*problem.shape[1:-1], part.in_features)}"
         raise _refused(problem.where, reason) from problem
 
 

@@ -86,8 +86,9 @@ def disagreement(traced: Traced, x: Array, values: Array, dtype: torch.dtype = t
     if off[row, column] <= allowed:
         return None
     return (
-        f"f returns {values[row, column]:.9g} at x = {x[row].tolist()}, but the operations that it ran when it was "
-        f"traced give {found[row, column]:.9g}: it depends on something else than its input"
+        f"returns {values[row, column]:.9g} at x = {x[row].tolist()}, but the operations that it ran when it was "
+        f"traced give {found[row, column]:.9g}: it depends on something else than its input, "
+        "or computes with something else than torch (numpy, math)"
     )
 
 

@@ -251,7 +251,9 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y contains only 1 class, {self.classes_[0]!r}: give examples of two or more")
+            raise InputError(
+                f"y contains only 1 class, {self.classes_[:1].tolist()[0]!r}: give examples of two or more"
+            )
         wanted = np.arange(len(self.classes_)) if len(self.classes_) > 2 else np.array([1])
         loss = replace(loss_named("logistic"), ridge=checked_nonnegative("alpha", self.alpha))
         self._store(x, (index == wanted[:, None]).astype(np.float64), loss)

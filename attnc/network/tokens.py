@@ -237,6 +237,8 @@ class TokenNetwork(PreciseModule):
             words = (
                 " Use net.run(sequence), or net(net.encode(sequence))."
                 if isinstance(ids, (str, list, tuple))
+                else " Convert them: ids.long()."
+                if isinstance(ids, Tensor) and ids.dtype.is_floating_point
                 else ""
             )
             raise InputError(

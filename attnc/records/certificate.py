@@ -308,6 +308,8 @@ class Certificate:
             bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
         domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
+        if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
+            domain = domain.replace("every input of", "the inputs that were tried in", 1)
         rows.append(("holds for", f"{domain}{self.dtype}"))
         below = [c.subject for c in self.walk()][1:]
         counts = {kind: below.count(kind) for kind in FACTS}

@@ -49,6 +49,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(target)
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
+        if isinstance(problem, FileNotFoundError) and not target.parent.is_dir():
+            reason = f"the directory {target.parent} does not exist; make it first"
         raise FileError(f"cannot write {target}: {reason}") from problem
     finally:
         with contextlib.suppress(OSError, ValueError):
@@ -81,6 +83,21 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _why_unreadable(path: Path, problem: Exception) -> str:
+    """Why a path was not read as a safetensors file, and what to do."""
+    if os.path.isdir(path):
+        return "it is a directory; a converted transformer is read by attnc.from_pretrained(directory)"
+    if isinstance(problem, FileNotFoundError):
+        return "No such file or directory"
+    if isinstance(problem, OSError):
+        return str(problem)
+    if path.suffix == ".onnx":
+        return f"attnc writes ONNX files and does not read them; load or verify the file that it was exported from: {problem}"
+    foreign = path.suffix in (".pt", ".pth", ".bin", ".pkl", ".joblib")
+    why = " (files of torch.save or joblib are never read, because they can run code)" if foreign else ""
+    return f"it is not safetensors, or damaged{why}: {problem}"
+
+
 class TensorFile:
     """A safetensors file; its tensors are read on demand."""
 
@@ -90,10 +107,7 @@ class TensorFile:
             opened: Any = safe_open(self.path, "pt")
             self.opened, self.names = opened, [str(name) for name in opened.keys()]  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as problem:
-            damaged = "" if isinstance(problem, OSError) else "it is not safetensors, or damaged: "
-            if self.path.suffix == ".onnx":
-                damaged = "attnc writes ONNX files and does not read them; load or verify the file that it was exported from: "
-            raise FileError(f"cannot read {self.path}: {damaged}{problem}") from problem
+            raise FileError(f"cannot read {self.path}: {_why_unreadable(self.path, problem)}") from problem
 
     def check_header(self) -> None:
         """Refuse a file that lists a tensor twice: safetensors takes the last one."""
