@@ -36,6 +36,7 @@ MOST_AXES, MOST_LATTICE = 4, 1 << 14
 # fresh inputs for a measurement, and the softmax weights that it may compute
 POINTS, WEIGHTS = 1 << 16, 1 << 28
 SECONDS = 120.0  # CPU seconds for a proof
+_CHECK_SECONDS = 3.0  # CPU seconds for the check of a constant that is given
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -150,7 +151,9 @@ def _with_constant(request: FunctionRequest) -> FunctionRequest:
             )
         return request
     try:
-        found = lipschitz_bound(traced, request.source.lo, request.source.hi, seconds=request.seconds / 4)
+        seconds = request.seconds / 4 if given is None else min(request.seconds / 4, _CHECK_SECONDS)
+        box, enough = (request.source.lo, request.source.hi), given or 0.0
+        found = lipschitz_bound(traced, *box, seconds=seconds, enough=enough)
     except SingularError as problem:
         if given is None:
             raise InputError(

@@ -151,9 +151,10 @@ class LipschitzBound:
 
 
 def lipschitz_bound(
-    f: Traced, lo: Array, hi: Array, tolerance: float = 0.02, seconds: float = math.inf
+    f: Traced, lo: Array, hi: Array, tolerance: float = 0.02, seconds: float = math.inf, enough: float = 0.0
 ) -> LipschitzBound:
-    """The Lipschitz constant of the outputs on a box, to a relative tolerance. Raises `SingularError` where f is not smooth."""
+    """The Lipschitz constant of the outputs on a box, to a relative tolerance, or one that is at most `enough`. Raises
+    `SingularError` where f is not smooth."""
     started = time.process_time()
     pending = [(*grid(lo, hi, 2), math.inf)]
     done, best, where, cells = 0.0, 0.0, lo / 2 + hi / 2, 0
@@ -173,7 +174,7 @@ def lipschitz_bound(
             raise SingularError(centre[k] - half[k], centre[k] + half[k])
         if sure.max() > best:
             best, where = float(sure.max()), centre[int(sure.argmax())]
-        high = ~(slope <= (1 + tolerance) * best)
+        high = ~(slope <= max((1 + tolerance) * best, enough))
         done = max(done, float(slope[~high].max(initial=0.0)))
         if high.any():
             made = split(centre[high], half[high])

@@ -436,7 +436,9 @@ def test_what_was_measured_says_how_far_to_trust_it() -> None:
     assert found.status is Status.MEASURED and found.facts["points"] == 65536
     assert 0.99 < found.facts["confidence"] < 1
     at = found.witness.input[0]
-    assert abs(float(net(torch.tensor([[[at]]]))) - float(np.arctan(at))) == pytest.approx(found.error, rel=1e-6)
+    assert abs(float(net(torch.tensor([[[at]]]))) - float(np.arctan(at))) == pytest.approx(
+        found.error, rel=1e-6
+    )
 
 
 def test_envelopes_hold_every_function() -> None:
