@@ -17,7 +17,7 @@ from attnc.arithmetic import Arithmetic
 from attnc.check.cell import _HeadCell, _summed
 from attnc.functions.balls import working
 from attnc.prove.cells import Cell, head_on_cell, rounding_on_cell
-from attnc.prove.rounding import Keys, head_rounding, projection_rounding
+from attnc.prove.rounding import Keys, head_rounding, projection_rounding, query_error, score_error
 from attnc.records.numbers import HeadNumbers
 
 ORDER, PRECISION = 4, 256
@@ -212,3 +212,11 @@ def test_a_single_head_is_taken_as_it_is_only_with_weight_one() -> None:
         assert alone == 0
         assert projection_rounding(a, [arb(1)], [arb(0)], [arb(3)]) >= 3 * arb(a.unit)
         assert projection_rounding(a, [arb(1)] * 2, [arb(0)] * 2, [arb(1)] * 2) >= 2 * arb(a.unit)
+
+
+@pytest.mark.parametrize("gain", [1.0, -3.0, 2.0**-9])
+def test_the_underflow_of_queries_and_scores(gain: float) -> None:
+    """An operand below τ is read as 0; a product and a sum err by τ each, and each result may be read as 0 afterwards."""
+    a, tau = coarse(2.0**-60, 2.0**-20), arb(2.0**-20)
+    assert query_error(a, arb(0), arb(gain), arb(1)) >= (abs(gain) + 4) * tau
+    assert score_error(a, arb(gain), arb(1), arb(0), tau, arb(1)) >= (abs(gain) + 4) * tau
