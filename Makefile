@@ -50,7 +50,7 @@ $(LENS)/.installed: pyproject.toml constraints.txt
 
 test-lens: $(LENS)/.installed
 	OMP_NUM_THREADS=1 $(LENS)/bin/pytest -q -m '' tests/exporters/test_transformer_lens.py tests/network/test_nnsight.py \
-		tests/exporters/test_token_lens.py attnc/exporters/token_lens.py attnc/exporters/transformer_lens.py docs/transformer_lens.md
+		tests/exporters/test_token_lens.py attnc/exporters/token_lens.py attnc/exporters/transformer_lens.py docs/transformer_lens.md tests/test_pages.py
 
 attack: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py --minutes 30

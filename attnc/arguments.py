@@ -75,10 +75,19 @@ def checked_strict(strict: object) -> bool | None:
 
 
 def checked_dtype(dtype: object) -> str:
-    """The name of a dtype that attnc runs in."""
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise InputError(f"dtype={dtype!r}: torch.float32 and torch.float64 are accepted")
-    return DTYPES[dtype]
+    """The name of a dtype that attnc runs in: torch.float64 and "float64" mean the same."""
+    name = DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
+    if not isinstance(name, str) or name not in DTYPES.values():
+        raise InputError(
+            f"dtype={dtype!r}: torch.float32 and torch.float64 are accepted, or 'float32' and 'float64'"
+        )
+    return name
+
+
+def torch_dtype(dtype: object) -> torch.dtype:
+    """The dtype of a name, or the dtype itself, if attnc runs in it."""
+    found: torch.dtype = getattr(torch, checked_dtype(dtype))
+    return found
 
 
 def resolve_dtype(dtype: object, source: object = None) -> str:

@@ -50,7 +50,7 @@ def compile(
     tokens: int | None = None,
     seed: int = 0,
     time_limit: float = SECONDS,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     engine: str = "softmax",
     strict: bool | None = None,
     progress: Progress | bool | None = None,

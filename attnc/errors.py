@@ -14,6 +14,10 @@ class InputError(AttncError, ValueError):
     """An argument that cannot be taken."""
 
 
+class ArgumentError(InputError, TypeError):
+    """A call with an argument that does not exist, or without one that it needs; the message lists those that exist."""
+
+
 class UnknownFunctionError(InputError):
     """A name that is not in `attnc.functions`."""
 
@@ -83,6 +87,10 @@ class ExportError(AttncError):
 
 class MissingExtraError(AttncError, ImportError):
     """A feature whose optional dependency is not installed."""
+
+
+class ConditionWarning(UserWarning):
+    """A condition of a token program that holds for no values that its variables can take."""
 
 
 class DomainWarning(UserWarning):

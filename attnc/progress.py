@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import multiprocessing
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from html import escape
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+from attnc.errors import ArgumentError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -178,10 +181,15 @@ def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Show a bar while a function runs. The function's argument `progress`, if it has one, becomes the bar's callback."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        reports = "progress" in inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        reports = "progress" in signature.parameters
 
         @wraps(function)
         def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as problem:
+                raise wrong_call(function.__name__, signature, kwargs, str(problem)) from None
             given: Any = kwargs.get("progress")
             with shown(message, given) as progress:
                 if reports:
@@ -191,6 +199,34 @@ def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         return run
 
     return decorate
+
+
+def wrong_call(
+    name: str, signature: inspect.Signature, given: Mapping[str, object], problem: str
+) -> ArgumentError:
+    """The error for a call that does not fit the signature of a function.
+
+    >>> def f(model, *, eps): ...
+    >>> print(wrong_call("f", inspect.signature(f), {"epz": 1}, "no argument 'epz'"))
+    f has no argument 'epz' (did you mean 'eps'?): its arguments are model, eps
+    """
+    accepted = list(signature.parameters)
+    listed = f"its arguments are {', '.join(accepted)}"
+    more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    unknown = [word for word in given if word not in accepted and (word == "eps" or not more)]
+    if not unknown:
+        return ArgumentError(f"{name}: {problem}; {listed}")
+    word = unknown[0]
+    if word == "eps" and "approximation" in accepted:
+        why = (
+            "eps bounds the error as executed, and for a whole transformer only the exact term can be chosen: give "
+            "approximation=…, how far each converted part may move in exact arithmetic; the report proves the rounding beside it"
+        )
+        return ArgumentError(f"{name} has no argument 'eps': {why}; {listed}")
+    near = difflib.get_close_matches(word, accepted, 1)
+    return ArgumentError(
+        f"{name} has no argument {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}: {listed}"
+    )
 
 
 def resolve_progress(progress: Progress | bool | None) -> Progress:

@@ -96,7 +96,7 @@ def shown(case: Case) -> str:
         "\n\n".join(
             [
                 f"```python\n{code(case, module)}\n```",
-                f"```text\n{command}\n{printed.getvalue().strip()}\n```",
+                f"```console\n{command}\n{printed.getvalue().strip()}\n```",
                 f"![{titles[case.sliced]}: the function and the network along lines of the box, and the error]"
                 f"(img/{drawn[0].name})",
                 f"![{case.name.replace('_', ' ')}: the weights of attention](img/{drawn[1].name})",

@@ -57,12 +57,16 @@ _ONE: dict[str, Torch] = {
     "cube": lambda x: x**3, "negate": torch.neg, "softplus": torch.nn.functional.softplus,
     "clamp": lambda x: x.clamp(-0.6, 0.7), "exp": lambda x: torch.exp(torch.sin(x)), "log": lambda x: torch.log(x * x + 1.5),
     "sqrt": lambda x: torch.sqrt(x * x + 0.7), "root": lambda x: (x * x + 1) ** -0.75,
-    "reciprocal": lambda x: 1 / (2 + torch.cos(x)),
+    "reciprocal": lambda x: 1 / (2 + torch.cos(x)), "atan": torch.atan, "asinh": torch.asinh,
+    "asin": lambda x: torch.asin(0.8 * torch.sin(x)), "acos": lambda x: torch.acos(0.8 * torch.cos(x)),
+    "atanh": lambda x: torch.atanh(0.8 * torch.sin(x)), "acosh": lambda x: torch.acosh(x * x + 1.3),
+    "where": lambda x: torch.where(x > 0.2, x, 0.5 * x + 0.1), "mask": lambda x: (x > 0) * x, "sign": lambda x: x * torch.sign(x),
 }  # fmt: skip
 _TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "maximum": torch.maximum, "minimum": torch.minimum,
     "divide": lambda x, y: x / (y * y + 1), "hypot": lambda x, y: torch.sqrt(x * x + y * y + 0.3),
-    "logaddexp": torch.logaddexp, "mean": lambda x, y: (0.3 * x + 0.7 * y),
+    "logaddexp": torch.logaddexp, "mean": lambda x, y: (0.3 * x + 0.7 * y), "lerp": lambda x, y: torch.lerp(x, y, torch.sin(x)),
+    "atan2": lambda x, y: torch.atan2(x, y * y + 0.5), "choice": lambda x, y: torch.where(x >= y, 2 * x - y, x),
 }  # fmt: skip
 _MANY: dict[str, Torch] = {  # of the features, (…, k)
     "softmax": lambda x: torch.softmax(2 * x, -1), "sort": lambda x: x.sort(-1).values, "cumsum": lambda x: x.cumsum(-1),

@@ -96,7 +96,7 @@ def section(name: str) -> str:
             f"## {name}",
             f"Computes {task.computes}. V = {task.vocabulary}, n = {task.length}, d_model = {len(net.coordinates)}.",
             f"**Mechanism.** {task.mechanism}",
-            f"```text\n{source}\n```",
+            f"```python\n{source}\n```",
             heads_table(net),
             f"Coordinates: {blocks_of(net)}.",
             f"![attention of {name} on {given}](img/{picture.name})",

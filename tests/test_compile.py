@@ -124,7 +124,7 @@ def test_an_eps_beyond_floating_point_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.int64, torch.complex64, torch.float16, torch.bfloat16, torch.bool, "float32", np.float32, float]
+    "dtype", [torch.int64, torch.complex64, torch.float16, torch.bfloat16, torch.bool, "float16", np.float32, float]
 )  # fmt: skip
 def test_the_dtype_is_float32_or_float64(dtype: object) -> None:
     with pytest.raises(InputError, match=r"torch\.float32"):

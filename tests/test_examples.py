@@ -6,7 +6,6 @@ import importlib.util
 import math
 import re
 import runpy
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -17,14 +16,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import nn
-from typer.testing import CliRunner
 
 import attnc
-from attnc.cli.app import app
 from tests.sampled import only
-from tests.test_readme import skeleton
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -54,25 +48,6 @@ def test_sentences_are_embedded_alike() -> None:
     assert all(block.approximation <= 1e-5 for block in found.report.blocks)
     for word in ("cosine distance", "nearest neighbours", "time to embed"):
         assert word in str(found)
-
-
-def test_the_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "networks.md").read_text()
-    block = re.search(
-        r"```console\n\$ attnc (compile .*)\n((?:.*\n)*?)\n\$ attnc (verify .*)\n\$ attnc (show .*)\n```"
-        r"(?:.*\n)*?.*prints the verdict:\n\n```\w*\n((?:.*\n)*?)```",
-        page,
-    )
-    assert block is not None
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
-    save_file(model.state_dict(), "model.safetensors")
-    for command, output in (block.group(1, 2), block.group(3, 5)):
-        result = CliRunner(env={"COLUMNS": "100"}).invoke(app, shlex.split(command))
-        assert result.exit_code == 0, result.output
-        assert skeleton(result.output) == skeleton(output)
-    assert CliRunner().invoke(app, shlex.split(block.group(4))).exit_code == 0
 
 
 def load(name: str) -> ModuleType:
@@ -161,7 +136,7 @@ def test_functions_are_imitated_and_the_gallery_says_how_well(
     assert len(re.findall(r"\nproved(?: for Lipschitz constant \S+)?: ", printed)) == expected.proved.count(
         True
     )
-    assert folded(printed) == folded(block(name, "text").split("\n", 1)[1])
+    assert folded(printed) == folded(block(name, "console").split("\n", 1)[1])
 
 
 def section(name: str) -> str:
@@ -186,7 +161,7 @@ def test_the_gallery_shows_the_code_and_the_pictures(name: str) -> None:
     source = (EXAMPLES / f"{name}.py").read_text()
     parts = block(name, "python").split("\n\n\n")
     assert "def run()" in parts[-1] and all(part in source for part in parts)
-    assert block(name, "text").startswith(f"$ python examples/{name}.py")
+    assert block(name, "console").startswith(f"$ python examples/{name}.py")
     pictures = re.findall(r"\]\((img/[^)]*)\)", section(name))
     assert pictures == [f"img/gallery_{name}_{kind}.png" for kind in ("slices", "attention")]
     for picture in pictures:

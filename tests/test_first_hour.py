@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
-from attnc.errors import AttncError, FileError, InputError
+from attnc.errors import ArgumentError, AttncError, ConditionWarning, DomainWarning, FileError, InputError
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
@@ -70,3 +70,60 @@ def test_token_ids_that_are_floats() -> None:
     net = p.compile(p.get(p.indices == 0, p.tokens))
     with pytest.raises(InputError, match=r"ids\.long\(\)"):
         net(torch.tensor([0.0, 1.0]))
+
+
+def test_dtypes_by_name() -> None:
+    assert attnc.head("relu", domain=(-1, 1), eps=1e-2, dtype="float64").certificate.dtype == "float64"
+    model, box = nn.Sequential(nn.Linear(2, 1)).eval(), attnc.Box(-1, 1, shape=(2,))
+    assert attnc.compile(model, domain=box, eps=1e-2, dtype="float64").certificate.dtype == "float64"
+    p = attnc.tokens.program("ab", max_len=2)
+    assert p.compile(p.tokens, dtype="float64").certificate.dtype == "float64"
+    assert attnc.zoo.load("induction", dtype="float64").certificate.dtype == "float64"
+    assert attnc.paper.prompted(dtype="float32").dtype == torch.float32
+    for wrong in ("float16", torch.float16, 64):
+        with pytest.raises(InputError, match=r"dtype=.*float32.*float64"):
+            attnc.head("relu", domain=(-1, 1), eps=1e-2, dtype=wrong)  # type: ignore[arg-type]
+
+
+def test_arguments_that_do_not_exist() -> None:
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)).eval()
+    with pytest.raises(ArgumentError, match=r"'eps'.*approximation="):
+        attnc.convert_(model, eps=1e-5)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=r"'eps'.*approximation="):
+        attnc.convert(model, eps=1e-5)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match="'domain'"):
+        attnc.head("gelu", domian=(-1, 1), eps=1e-3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match="approximation"):
+        attnc.convert_(model)  # type: ignore[call-arg]
+    assert issubclass(ArgumentError, AttncError) and issubclass(ArgumentError, TypeError)
+
+
+def test_conditions_of_tokens_that_never_hold() -> None:
+    p = attnc.tokens.program("abc", max_len=4)
+    with pytest.warns(ConditionWarning, match=r"'a', 'b', 'c'> == 'z'") as caught:
+        never = p.tokens == "z"
+    assert caught[0].filename == __file__
+    assert p.interpret(p.count(never), "abc") == [0, 0, 0]
+    with pytest.warns(ConditionWarning, match=r"0, 1, 2, 3>"):
+        assert p.interpret(p.count(p.indices == p.tokens.q), "ab") == [0, 0]
+    assert p.interpret(p.count(p.tokens == "a"), "ab") == [1, 1]
+
+
+def test_queries_far_outside_the_examples() -> None:
+    pytest.importorskip("sklearn")
+    from attnc.incontext import InContextClassifier, InContextRegressor
+
+    x = np.linspace(-1, 1, 12)[:, None]
+    for model, y in (
+        (InContextRegressor("squared", steps=60), 2 * x[:, 0]),
+        (InContextClassifier(steps=60), x[:, 0] > 0),
+    ):
+        model.set_params(tol=1.0).fit(x, y)
+        model.predict(x)
+        with pytest.warns(DomainWarning, match="row 1, column 0 is 100"):
+            model.predict([[0.5], [100.0]])
+        model.predict([[100.0]])  # once
+        assert model.certified([[0.5], [100.0]]).tolist() == [True, False]
+        with pytest.raises(InputError, match=r"row 0, column 0 is 100, .* up to \d"):
+            model.set_params(strict=True).predict([[100.0]])
+        model.set_params(strict=False).fit(x, y).predict([[100.0]])

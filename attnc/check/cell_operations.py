@@ -62,6 +62,7 @@ class Cells:
             "add": self.add, "subtract": self.subtract, "multiply": self.multiply, "divide": self.divide,
             "maximum": self.maximum, "minimum": self.minimum, "negate": self.negate, "absolute": self.absolute, "exp": self.exp,
             "log": self.log, "sin": self.sin, "cos": self.cos, "sqrt": self.sqrt, "erf": self.erf, "power": self.power,
+            "atan": self.atan, "where": self.where,
         }  # fmt: skip
         with np.errstate(all="ignore"):
             return f.interpret(self.inputs(), table, self.constant)
@@ -182,6 +183,34 @@ class Cells:
         radius = up(1.13 * a.radius * exp_above(exponent))
         ends = below(real.erf(a.low) - real.ERF), above(real.erf(a.high) + real.ERF)
         return self._composed(a, real.erf, lambda y: real.ERF + 0 * y, np.full(1, 1.13), radius, ends)
+
+    def atan(self, a: CellValue) -> CellValue:
+        """|atan'(c + z)| = 1/|1 + (c+z)²| for |z| = t is at most 1/p(t), p(t) = 1 + c² - 2|c|t - t², which is convex, and at most
+        1/(w - t)² with w = √(1 + c²), the distance of c from ±i: integrals by a trapezoid, and r/(w(w - r))."""
+        own = np.abs(a.centre)
+        start, more = (1 + own * own) * (1 - 2.0**-40), up(2 * own * a.radius + a.radius**2)
+        left = below(start - more)
+        slanted = up(a.radius * (1 / start + 1 / np.where(left > 0, left, np.nan)) / 2)
+        away = np.sqrt(start) * (1 - 2.0**-40)
+        gap = below(away - a.radius)
+        radius = np.fmin(slanted, up(a.radius / away / np.where(gap > 0, gap, np.nan)))
+        low, high = a.reach
+        least = np.maximum(np.maximum(low, -high), 0.0)
+        ends = below(real.atan(a.low) - real.ATAN), above(real.atan(a.high) + real.ATAN)
+        return self._composed(
+            a, real.atan, lambda y: real.ATAN + 0 * y, up(1 / (1 + least * least)), radius, ends
+        )
+
+    def where(self, c: CellValue, a: CellValue, b: CellValue) -> CellValue:
+        """a where c is known to be positive, b where it is known not to be. Elsewhere (A_a + A_b)/2 and a rest of at least
+        |A_a - A_b|/2, which is at most (|a - b| + the rests)/2, and the rest of either."""
+        mean = self.multiply(self.constant(0.5), self.add(a, b))
+        rest = up(np.maximum(a.rest, b.rest) + (a.rest + b.rest + self.subtract(a, b).size) / 2)
+        ends = np.minimum(a.low, b.low), np.maximum(a.high, b.high)
+        hull = CellValue(
+            mean.centre, mean.radius, *ends, np.where(np.isnan(rest), np.inf, rest), mean.nodes, mean.error
+        )
+        return chosen(c.low > 0, a, chosen(c.high <= 0, b, hull))
 
     def log(self, a: CellValue) -> CellValue:
         """∫_0^q dt/(1 - t) <= q(1 + 1/(1 - q))/2 with q = r/c."""

@@ -64,7 +64,9 @@ def _run(program: Program, numbers: NetworkNumbers, x: Tensor, products: Product
         inputs = [values[i] for i in layer.inputs]
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in layer.tensors.items()}
         values[layer.value] = KINDS[layer.kind](layer, inputs, tensors, products)
-    return values[len(program.steps)].double()
+    return values[
+        numbers.layers[-1].value
+    ].double()  # the program may be another: what a fitted network means
 
 
 def _pointwise(layer: Layer, s: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ class DualCells:
             "minimum": lambda a, b: self.negate(self.maximum(self.negate(a), self.negate(b))),
             "negate": self.negate, "absolute": lambda a: self.maximum(a, self.negate(a)), "exp": self.exp, "log": self.log,
             "sin": self.sin, "cos": self.cos, "sqrt": self.sqrt, "erf": self.erf, "power": self.power,
+            "atan": self.atan, "where": self.where,
         }  # fmt: skip
         with np.errstate(all="ignore"):
             return f.interpret(self.inputs(), table, self.constant)
@@ -130,6 +131,25 @@ class DualCells:
         square = self.cells.exp(self.cells.negate(self.cells.multiply(a.value, a.value)))
         factor = self._between(np.array([2 / math.sqrt(math.pi)]), np.array([2.0**-50]))
         return self._chain(a, self.cells.erf(a.value), self.cells.multiply(square, factor))
+
+    def atan(self, a: Dual) -> Dual:
+        one = self.cells.constant(1.0)
+        slope = self.cells.divide(one, self.cells.add(one, self.cells.multiply(a.value, a.value)))
+        return self._chain(a, self.cells.atan(a.value), slope)
+
+    def where(self, c: Dual, a: Dual, b: Dual) -> Dual:
+        """A jump has no gradient: where the branch is not known, neither is the length."""
+        first, second = c.value.low > 0, c.value.high <= 0
+        zero, anything = self.cells.constant(0.0), np.full(1, np.inf)
+        unknown = replace(
+            zero, radius=zero.radius + np.inf, low=-anything, high=anything, rest=anything, error=anything
+        )
+        parts = [
+            chosen(first, p or zero, chosen(second, q or zero, unknown))
+            for p, q in zip(a.parts, b.parts, strict=True)
+        ]
+        length = np.where(first, a.length, np.where(second, b.length, np.inf))
+        return self._made(self.cells.where(c.value, a.value, b.value), parts, length)
 
     def power(self, a: Dual, exponent: int | float) -> Dual:
         value = self.cells.power(a.value, exponent)

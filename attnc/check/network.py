@@ -13,9 +13,10 @@ from attnc import functions
 from attnc.arithmetic import ARITHMETIC, probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
+from attnc.check.fitted import FitProof
 from attnc.check.head import check_applies, check_head, check_machine, check_terms, run_module
 from attnc.check.norm import check_norm, relative_errors
-from attnc.check.traced import check_traced, output_range
+from attnc.check.traced import MOST_NODES, check_traced, output_range
 from attnc.check.values import (
     CheckError,
     Errors,
@@ -30,6 +31,7 @@ from attnc.check.values import (
     up,
 )
 from attnc.domain import Array, Normed, Tokens
+from attnc.errors import AttncError
 from attnc.functions import Function
 from attnc.functions.balls import working
 from attnc.program import Embed, Lookup, Norm, Pointwise, Product, Traced
@@ -37,6 +39,7 @@ from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
+from attnc.records.fitted import function_of, meaning
 from attnc.records.layers import Heads, Layer, NetworkNumbers, heads_of, quadratic_of, square_of
 from attnc.records.structure import mismatch
 
@@ -47,6 +50,8 @@ def check_network(
     program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None = None
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
+    if certificate.parts("network"):
+        return _check_fitted(program, numbers, certificate, module)
     cells, errors = 0, dict[int, Errors]()
     try:
         _check_applies(program, numbers, certificate)
@@ -86,6 +91,41 @@ def check_network(
     return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
 
 
+def _check_fitted(
+    program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None
+) -> Verdict:
+    """The verdict on a network that was fitted to a function: |executed - f| <= |executed - g| + |g - f|, both proved anew."""
+    cells = 0
+    try:
+        f = function_of(certificate)
+        if f is None or len(certificate.children) != 1:
+            raise CheckError("the certificate has parts that are not those of a fitted network")
+        (inner,), distance = certificate.children, certificate.facts["distance"]
+        if inner.children and inner.parts("network"):
+            raise CheckError("its part is about a fitted network again")
+        if inner.holds_for != certificate.holds_for:
+            raise CheckError("its part is about another domain")
+        _check_applies(program, numbers, certificate)
+        check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
+        _attack(meaning(program, certificate), numbers, certificate, module)
+        cells += require(check_network(program, numbers, inner), inner.name).cells
+        with working(PRECISION):
+            executed, own = (arb(x) + arb(distance) for x in (inner.bound, inner.approximation))
+            terms = executed <= arb(certificate.approximation) + arb(certificate.rounding)
+            if not (executed <= arb(certificate.bound) and own <= arb(certificate.approximation) and terms):
+                raise CheckError("the distance to f and the errors of its part are more than is certified")
+        box = certificate.box
+        ends = box.lo.astype(np.float64), box.hi.astype(np.float64)
+        proof = FitProof(f, program, *ends, distance)
+        cells += proof.run(most_nodes=MOST_NODES // len(proof.b1)).cells
+    except CheckError as problem:
+        return problem.verdict(certificate.bound, cells)
+    except AttncError as problem:
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {problem}")
+    reason = f"the bound holds on the whole box: the fitted network and the stored function, compared on {cells} cells"
+    return Verdict(Status.PROVED, reason, certificate.bound, cells=cells)
+
+
 def _traced_errors(
     step: Traced, layer: Layer, certificate: Certificate, claim: Certificate
 ) -> tuple[TracedErrors, int]:
@@ -112,7 +152,7 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
     elif program.shape != box.shape:
         problem = f"its domain has the shape {box.shape}, the program takes {program.shape}"
     else:
-        problem = mismatch(program, numbers, certificate)
+        problem = mismatch(program, numbers, certificate.claims)
     if problem is not None:
         raise CheckError(f"the certificate does not apply: {problem}")
 
@@ -144,6 +184,7 @@ def _check_composition(
 def magnitudes(program: Program, numbers: NetworkNumbers, certificate: Certificate) -> dict[int, Array]:
     """At least the size of each value (tokens, features) that the layers compute in exact arithmetic, on the domain. The
     certificate must have been proved by `check_network`."""
+    certificate = certificate.claims or certificate
     claims = {claim.facts["value"]: claim for claim in certificate.parts("layer")}
     norms, errors = {claim.facts["value"]: claim for claim in certificate.parts("norm")}, dict[int, Errors]()
     for layer in numbers.layers:

@@ -66,10 +66,10 @@ def learn(
     """Learn from a CSV file by gradient descent in context.
 
     Softmax attention with fixed weights takes the steps; the distance to exact gradient descent has a proved bound.
-    The default loss is logistic if every target is 0 or 1, else squared. The features are standardised, and for losses
-    other than logistic and poisson the target too: λ, δ and η are in those units. Coefficients are printed in the units
-    of the file. -o writes the learner, whose bound `attnc verify` proves again. Needs scikit-learn: pip install
-    'attnc[sklearn]'.
+    The default loss is logistic if the target has two values, words or whole numbers (no and yes, 0 and 1, 1 and 2),
+    else squared. The features are standardised, and for losses other than logistic and poisson the target too: λ, δ
+    and η are in those units. Coefficients are printed in the units of the file. -o writes the learner, whose bound
+    `attnc verify` proves again. Needs scikit-learn: pip install 'attnc[sklearn]'.
 
     Exit status: 0 proved, 1 not proved (no finite bound, or a row outside the radius), 2 bad input.
 
@@ -79,7 +79,11 @@ def learn(
         files = check_files(output, plot, force, predictions=predictions)
         _check_options(output, intercept, standardise)
         settings = {"steps": steps, "step_size": step_size, "radius": radius, "dtype": dtype}
-        settings |= {"intercept": intercept, "standardise": standardise}
+        settings |= {
+            "intercept": intercept,
+            "standardise": standardise,
+            "strict": False,
+        }  # rows outside are reported
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
             examples, asked = _read_table(data), data if query is None else query
@@ -128,8 +132,9 @@ def _learn(
     names = [name for name in rows[0] if name != target]
     if not names or len(rows) < 2:
         raise InputError(f"{data} has {len(rows)} rows and {len(names)} features: give 2 and 1 at least")
-    x, y, new = _numbers(*examples, names), _numbers(*examples, [target])[:, 0], _numbers(*asked, names)
-    loss, why_loss = _chosen(y, target) if loss is None else (loss, "")
+    x, new, classes = _numbers(*examples, names), _numbers(*asked, names), two_classes(rows, target)
+    loss, why_loss = _chosen(classes, target) if loss is None else (loss, "")
+    y = _targets(examples, target, classes if loss.strip() == "logistic" else None)
     kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
     kind.check_labels(y)
     _check_spread(np.column_stack([x, y]), [*names, target], data)
@@ -150,6 +155,7 @@ def _learn(
         "reason": reason,
         "loss": f"{loss}({DEFAULTS[loss]:g})" if loss in DEFAULTS else loss,
         "chosen": why_loss,
+        "classes": list(classes) if logistic and classes is not None else None,
         "examples": len(x),
         "steps": learner.steps,
         "converged": model.convergence_.reached,
@@ -255,11 +261,46 @@ def _converged(record: dict[str, Any]) -> str:
     return f"no: {left}, and {tried} steps are not enough either; {why}"
 
 
-def _chosen(y: Array, target: str) -> tuple[str, str]:
+def two_classes(rows: Rows, target: str) -> tuple[str, str] | None:
+    """The two values of a target that has two: words, or whole numbers. The second one counts as 1.
+
+    >>> two_classes([{"y": "yes"}, {"y": "no"}, {"y": "yes"}], "y"), two_classes([{"y": "2"}, {"y": "1"}, {"y": "1.0"}], "y")
+    (('no', 'yes'), ('1', '2'))
+    >>> two_classes([{"y": "2"}, {"y": "1.5"}], "y") is None
+    True
+    """
+    cells = {_class(row.get(target, "")) for row in rows}
+    numbers = [_number(cell) for cell in cells]
+    words = all(map(math.isnan, numbers)) and not cells & {"", "nan", "NaN", "NA", "-nan"}
+    if len(cells) != 2 or not (words or all(number.is_integer() and abs(number) < 100 for number in numbers)):
+        return None
+    zero, one = sorted(
+        cells, key=lambda cell: (cell == "+", cell.casefold()) if words else (False, _number(cell))
+    )
+    return zero, one
+
+
+def _class(text: str) -> str:
+    """A cell without spaces; equal numbers are equal."""
+    number = _number(text)
+    return text.strip() if math.isnan(number) else f"{number:.17g}"
+
+
+def _targets(examples: tuple[Path, Rows], target: str, classes: tuple[str, str] | None) -> Array:
+    """The target as numbers; of two classes the second is 1."""
+    if classes is None:
+        return _numbers(*examples, [target])[:, 0]
+    return np.array([float(_class(row[target]) == classes[1]) for row in examples[1]])
+
+
+def _chosen(classes: tuple[str, str] | None, target: str) -> tuple[str, str]:
     """The loss for a target, and why."""
-    if np.isin(y, (0, 1)).all() and len(np.unique(y)) == 2:
-        return "logistic", f"(chosen because every {target} is 0 or 1; --loss squared is least squares)"
-    return "squared", ""
+    if classes is None:
+        return "squared", ""
+    zero, one = classes
+    means = "" if classes == ("0", "1") else f": {one} counts as 1, and predictions are its probability"
+    other = "" if math.isnan(_number(one)) else "; --loss squared is least squares"
+    return "logistic", f"(chosen because every {target} is {zero} or {one}{means}{other})"
 
 
 def _read_table(path: Path) -> list[dict[str, str]]:

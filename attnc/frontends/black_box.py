@@ -17,6 +17,8 @@ from attnc.domain import Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError, Problem
 from attnc.frontends.callable_source import CallableSource, find_jump
 from attnc.frontends.fit import FittedNetwork, fit
+from attnc.frontends.proved_fit import MOST_AXES as MOST_PROVED
+from attnc.frontends.proved_fit import ROOM, SHARE, proved_fit
 from attnc.frontends.proved_lattice import LatticePlan, Unproved
 from attnc.frontends.trace import TraceError, disagreement, trace
 from attnc.heads.target import Progress
@@ -243,14 +245,16 @@ def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lam
 
 
 def _fit(request: FunctionRequest) -> Network:
-    source = request.source
+    source, traced = request.source, request.traced
+    provable = not isinstance(traced, TraceError) and source.box.size <= MOST_PROVED
     try:
-        found = fit(source, 0.9 * request.eps, request.seed, request.progress)
+        found = _fitted(request, 0.9 * request.eps / (ROOM if provable else 1.0))
     except ConvergenceError as problem:
         best = problem.found
         assert isinstance(best, FittedNetwork)
         raise _unreached(request, best, f"{best.neurons} neurons", best.error, best.error, 2) from problem
     near = max(0.05 * request.eps, min(0.5 * request.eps, request.eps - found.error))
+    near = min(near, SHARE * request.eps) if provable else near
     wanted = Request(found.program, source.box, near, request.dtype, request.progress)
     try:
         lowered = lower(wanted)
@@ -263,13 +267,33 @@ def _fit(request: FunctionRequest) -> Network:
             ) from problem
         lowered = lower(replace(wanted, eps=problem.reachable))
     net = certified(wanted, lowered)
-    inner = replace(net.certificate, name="against the fitted network")
+    neurons = f"neurons: {found.neurons} of tanh, fitted to {source.evaluations:,} values of f (seed {request.seed})"
+    inner, reason = net.certificate, str(traced)
+    if not isinstance(traced, TraceError):
+        reason = proved_fit(net, source, traced, request.eps, request.seconds, request.progress) or ""
+    if not reason:
+        facts = net.certificate.facts
+        net.notes = (
+            neurons,
+            f"|fitted network - f| <= {facts['distance']:.4g} on {facts['cells']:,} cells, by Taylor models",
+        )
+        return net
+    inner = replace(inner, name="against the fitted network")
     net.certificate = replace(_confirm(request, net, "fit"), children=(inner,))
-    net.notes = (
-        f"neurons: {found.neurons} of tanh, fitted to {source.evaluations:,} values of f (seed {request.seed}); the attention is "
-        f"proved to be within {inner.bound:.3g} of the fitted network, not of f",
-    )
+    near_fit = f"the attention is proved to be within {inner.bound:.3g} of the fitted network, not of f"
+    net.notes = (f"{neurons}; {near_fit}", f"not proved: {reason}")
     return net
+
+
+def _fitted(request: FunctionRequest, goal: float) -> FittedNetwork:
+    """A fit within the goal, or one that is just good enough if the goal is not reached."""
+    try:
+        return fit(request.source, goal, request.seed, request.progress)
+    except ConvergenceError as problem:
+        best = problem.found
+        if isinstance(best, FittedNetwork) and best.error <= 0.9 * request.eps:
+            return best
+        raise
 
 
 def _measure(request: FunctionRequest, net: Network, method: str) -> Certificate:

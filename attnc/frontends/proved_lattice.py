@@ -82,7 +82,7 @@ class LatticePlan:
                 continue
             proof = self._bound(draft, sampled, room, deadline)
             if proof.bound <= room:
-                net = draft.proved(proof, self.name)
+                net = draft.proved(draft.stated(proof, room), self.name)
                 if net.certificate.bound <= self.eps:
                     return net
             if time.process_time() > deadline:

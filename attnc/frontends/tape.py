@@ -52,6 +52,8 @@ class Tape:
             simple = self._simplified(name, given, numbers)
             if simple is not None:
                 return simple
+        if name == "where" and (chosen := self._chosen(*given)) is not None:
+            return chosen
         if name == "divide" and numbers[1] == 1:
             return int(given[0])
         if name == "negate" and numbers[0] is not None:
@@ -59,6 +61,13 @@ class Tape:
         if name == "power" and given[1] == 1:
             return int(given[0])
         return self._append((name, *given))
+
+    def _chosen(self, c: int, a: int, b: int) -> int | None:
+        """The branch that is taken everywhere, if it is known."""
+        number = self.value_of(c)
+        if number is not None:
+            return a if number > 0 else b
+        return a if a == b and c not in self._partial else None
 
     def _simplified(self, name: str, given: Sequence[int], numbers: Sequence[float | None]) -> int | None:
         a, b = numbers

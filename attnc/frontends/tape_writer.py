@@ -30,6 +30,7 @@ class Writer:
         if isinstance(x, Symbols):
             return x.at
         numbers = torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else torch.float64)
+        numbers = numbers.double() if numbers.dtype == torch.bool else numbers
         if numbers.is_complex():
             raise RefusedError("has complex numbers")
         if not numbers.is_floating_point() and numbers.numel() and int(numbers.abs().max()) >= 2**53:

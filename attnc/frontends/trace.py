@@ -22,6 +22,7 @@ from attnc.frontends.activations import RefusedError
 from attnc.frontends.tape import Symbols, Tape, TooLongError
 from attnc.frontends.tape_writer import Writer
 from attnc.frontends.trace_operations import MOVES, OPERATIONS, SHAPED
+from attnc.frontends.trace_piecewise import COMPARISONS, LOGICAL
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program.traced import BALLS, MOST_OPERATIONS, Traced
 
@@ -29,6 +30,7 @@ from attnc.program.traced import BALLS, MOST_OPERATIONS, Traced
 _WHOLE = (
     "logsumexp", "softplus", "_safe_softmax", "elu", "leaky_relu", "gelu", "silu", "hardtanh", "native_layer_norm", "var", "std",
     "addmm", "linalg_vector_norm", "linalg_cross", "logaddexp", "log_sigmoid_forward", "rsub", "prod",
+    "lerp", "_prelu_kernel", "logical_and", "logical_or", "logical_not",
 )  # fmt: skip
 # methods that take numbers out of a tensor, out of sight of the recording
 _READS = frozenset({
@@ -312,7 +314,13 @@ def _check_dtype(node: fx.Node, known: dict[fx.Node, Any]) -> None:
     before = [
         v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None
     ]
+    name = aten.name(node)
+    truths = name in COMPARISONS or (
+        name in LOGICAL.keys() | MOVES and all(dtype == torch.bool for dtype in before)
+    )
     for result in results[:1]:
+        if result.dtype == torch.bool and truths:
+            continue
         if not result.dtype.is_floating_point or result.dtype in (torch.float16, torch.bfloat16):
             raise RefusedError(f"returns {result.dtype} numbers that depend on the input")
         if result.dtype == torch.float32 and torch.float64 in before:

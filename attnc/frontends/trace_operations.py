@@ -15,6 +15,7 @@ from torch import Tensor
 from attnc.frontends.activations import RefusedError
 from attnc.frontends.tape import Symbols
 from attnc.frontends.tape_writer import Real, Writer
+from attnc.frontends.trace_piecewise import PIECEWISE
 
 # torch moves the numbers of values as it would move the values
 MOVES = frozenset({
@@ -238,12 +239,6 @@ def _running_extreme(name: str) -> Callable[..., tuple[Symbols, None]]:
     return run
 
 
-def _where(w: Writer, condition: Any, self: Real, other: Real) -> Symbols:
-    if not isinstance(condition, Tensor):
-        raise RefusedError("chooses by a condition on the input: use torch.maximum, minimum or clamp")
-    return Symbols(torch.where(condition, w.symbols(self), w.symbols(other)))
-
-
 def _pad(w: Writer, self: Real, pad: Sequence[int], value: float = 0) -> Symbols:
     return Symbols(torch.constant_pad_nd(w.symbols(self), list(pad), w.tape.constant(float(value))))
 
@@ -333,6 +328,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "_log_softmax": lambda w, self, dim, **_: w.along(self, dim, lambda row: _log_softmax(w, row)),
     "logsumexp": lambda w, self, dim, keepdim=False: w.fold(self, dim, keepdim, w.logsumexp),
     "linalg_inv_ex": _inverse, "_linalg_det": _determinant, "_linalg_solve_ex": _solve, "linalg_cross": _cross,
-    "where": _where, "constant_pad_nd": _pad,
-    "hypot": _hypot,
+    "constant_pad_nd": _pad,
+    "hypot": _hypot, **PIECEWISE,
 }  # fmt: skip

@@ -24,9 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.arguments import checked_choice, checked_count, checked_nonnegative, checked_positive
+from attnc.arguments import (
+    checked_count,
+    checked_nonnegative,
+    checked_positive,
+    checked_strict,
+    torch_dtype,
+)
 from attnc.domain import Array
-from attnc.errors import InputError, MissingExtraError
+from attnc.errors import DomainWarning, InputError, MissingExtraError
 from attnc.functions import Function
 from attnc.incontext.base import check_reached, with_ones
 from attnc.incontext.learner import gradient_descent
@@ -56,16 +62,18 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
     intercept: bool = True
     standardise: bool = True
     radius: float | Radius | None = None
-    dtype: str = "float64"
+    dtype: str | torch.dtype = "float64"
     tol: float = 1e-4
+    strict: bool | None = None
 
     def _store(self, x: Array, labels: Array, loss: Loss) -> None:
         """Store the context (x raw, a row of labels for each pass) and build the learner."""
         for name in ("standardise", "intercept"):
             if not isinstance(getattr(self, name), (bool, np.bool_)):
                 raise InputError(f"{name}={getattr(self, name)!r}: give True or False")
-        steps = checked_count("steps", self.steps)
-        dtype = getattr(torch, checked_choice("dtype", self.dtype, ("float64", "float32")))
+        steps, self._warned = checked_count("steps", self.steps), False
+        checked_strict(self.strict)
+        dtype = torch_dtype(self.dtype)
         self.x_scaler_ = StandardScaler(with_mean=self.standardise, with_std=self.standardise).fit(x)
         self.context_x_ = torch.tensor(self.x_scaler_.transform(x), dtype=dtype)
         self.context_y_ = torch.tensor(labels, dtype=dtype)
@@ -121,10 +129,33 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         u = min(u, _poisson_reach(y)) if loss.name == "poisson" else u
         return Radius(2 * float(self.context_x_.abs().max()) or 1.0, float(y.abs().max()) or 1.0, w, u)
 
-    def _query(self, x: Any) -> Tensor:
+    def _query(self, x: Any, strict: bool | None = None) -> Tensor:
         check_is_fitted(self)
         x = validate_data(self, x, reset=False, dtype=np.float64)
-        return torch.tensor(self.x_scaler_.transform(x), dtype=self.context_x_.dtype)
+        query = torch.tensor(self.x_scaler_.transform(x), dtype=self.context_x_.dtype)
+        self._check_outside(query, x, self.strict if strict is None else strict)
+        return query
+
+    def _check_outside(self, query: Tensor, x: Array, strict: bool | None) -> None:
+        """Warn once, or raise if `strict`, about rows far outside the examples: no bound holds for their predictions."""
+        outside = ~(query.abs() <= self.radius_.x).all(1)
+        if strict is False or (strict is None and self._warned) or not bool(outside.any()):
+            return
+        i = int(outside.int().argmax())
+        j = int((~(query[i].abs() <= self.radius_.x)).int().argmax())
+        size, limit = float(query[i, j].abs()), self.radius_.x
+        what = "standardised size" if self.standardise else "size"
+        text = (
+            f"{int(outside.sum())} of {len(query)} rows are far outside the examples: row {i}, column {j} is {x[i, j]:g}, "
+            f"a {what} of {size:.4g}, and the bound holds up to {limit:.4g}. Give more examples, or a larger radius"
+        )
+        if strict:
+            raise InputError(f"{text}, or use strict=False")
+        self._warned = True
+        text += (
+            "; strict=False disables this warning, strict=True raises an error, certified(X) lists the rows"
+        )
+        warnings.warn(text, DomainWarning, stacklevel=4)
 
     def _passes(self, query: Tensor) -> Array:
         """The predictions for each row of labels, (labels, queries)."""
@@ -152,7 +183,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
 
         It does if the coefficients stay within the radius at every step, and so do |x| and |w·x| of the standardised row; then
         `bound_` is at least |w - w_GD|₂ in standardised units. `predict` works for the other rows too."""
-        query, radius = self._query(X), self.learner_.radius
+        query, radius = self._query(X, strict=False), self.learner_.radius
         try:
             w = self._weights(strict=True)
         except InputError:
@@ -176,7 +207,8 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 
     `fit` sets `learner_`, `step_size_`, `radius_`, `bound_` and `convergence_`, and warns if the largest entry of the gradient
     after the last step exceeds `tol`: then `steps` are too few. `coef_` and `intercept_` are in the units of X and y.
-    `certified(X)` reports which rows the proof covers.
+    `certified(X)` reports which rows the proof covers. Predictions for rows far outside the examples (more than twice their
+    largest standardised size) warn once (`strict=None`), raise (True) or are made without a word (False).
 
     >>> import numpy as np
     >>> from attnc.incontext.estimators import InContextRegressor

@@ -154,7 +154,7 @@ def gradient_descent(
     radius: float | Radius = 5.0,
     head_eps: float | None = None,
     intercept: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
 ) -> Learner:
     """Gradient descent on a loss as attention with fixed weights: `learner(context_x, context_y, query_x)`.
 

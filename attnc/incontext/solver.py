@@ -103,7 +103,7 @@ def ridge_regression(
     radius: float | SolverRadius = 5.0,
     start: float | None = None,
     intercept: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
 ) -> Solver:
     """argmin |y - Xw|²/(2n) + λ|w|²/2 by attention with fixed weights; every iteration doubles the number of correct digits.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -52,7 +53,7 @@ def head(
     anchors: int | None = None,
     design: str = "auto",
     heads: int = 1,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     strict: bool | None = None,
     progress: Progress | bool | None = None,
 ) -> Head:
@@ -60,8 +61,9 @@ def head(
 
     With `eps`, the smallest head found whose error, rounding included, is proved to be at most eps on the whole interval. With
     `anchors`, the best head of that size. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on
-    tensors; the error of a bare callable can only be measured, and the status of its certificate says so. `dtype` defaults
-    to torch's default dtype. `strict` controls inputs outside the interval: None warns once, True raises, False does nothing.
+    tensors. Activations of torch (nn.GELU(), torch.tanh) are proved as the built-in that they compute; the error of any other
+    callable can only be measured, and the status of its certificate says so. `dtype` defaults to torch's default dtype.
+    `strict` controls inputs outside the interval: None warns once, True raises, False does nothing.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -219,5 +221,7 @@ def _function(f: object) -> Function:
             f"{type(f).__name__} is a model, and a head imitates one function of a number: {advice}"
         )
     if callable(f):
-        return function(f)
+        reader = importlib.import_module("attnc.frontends.recognise")  # by name: no import goes up
+        known: Function | None = reader.recognised(f)
+        return known or function(f)
     raise InputError(f"a function is a name, an attnc.Function or a callable on tensors: got {f!r}")

@@ -59,7 +59,7 @@ def quadratic_head(
     features: int,
     domain: tuple[float, float] | Interval,
     eps: float,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     strict: bool | None = None,
 ) -> QuadraticHead:
     """A completely monotone function of a quadratic form as one layer of softmax heads with two keys, with a proof.

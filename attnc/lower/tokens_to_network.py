@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
+from attnc.arguments import checked_dtype
 from attnc.check.tokens import prove_tokens
 from attnc.check.values import CheckError
 from attnc.domain import Sequences
@@ -25,18 +26,17 @@ POINTS = 1000
 
 @watched("compiling and proving a token program")
 def compile_tokens(
-    program: TokenProgram, dtype: torch.dtype = torch.float32, claim: str = "proved", seed: int = 0
+    program: TokenProgram, dtype: torch.dtype | str = torch.float32, claim: str = "proved", seed: int = 0
 ) -> TokenNetwork:
     """The network of a token program, with a certificate.
 
     The compiler proves nothing: the certificate states what the checker proved from the finished matrices. With
     claim="measured" a network that is not proved is compared with the interpreter on `POINTS` random sequences, or on all."""
-    if dtype not in (torch.float32, torch.float64):
-        raise InputError(f"dtype={dtype}: token networks run in torch.float32 or torch.float64")
+    name = checked_dtype(dtype)
     if claim not in ("proved", "measured"):
         raise InputError(f"claim={claim!r}: give 'proved', or 'measured' to allow what cannot be proved")
     try:
-        numbers = lower_tokens(program, str(dtype).removeprefix("torch."))
+        numbers = lower_tokens(program, name)
         proof = prove_tokens(program, numbers)
     except RecursionError as problem:
         raise InputError(
@@ -44,7 +44,7 @@ def compile_tokens(
         ) from problem
     except OverflowError as problem:
         raise InputError(
-            f"the program has numbers beyond the range of {dtype}: use smaller ones, or strings"
+            f"the program has numbers beyond the range of {name}: use smaller ones, or strings"
         ) from problem
     except CheckError as problem:
         if claim == "proved":

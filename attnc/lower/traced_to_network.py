@@ -25,6 +25,8 @@ from attnc.prove.lattice_rounding import lattice_rounding
 from attnc.records.layers import Layer, NetworkNumbers
 
 SLACK = 1.5  # of the rounding term: the checker's own may be larger
+_CHECKED = 64  # roundings in float64: what a check in float64 may add to the bound
+_VALUE = 2.0**-38  # of the size of f: the same for values of f
 _SAMPLES, _FACES = 1 << 14, 1 << 13
 _EFFORT, _STARTS = 4096, 32  # inputs at which the witness is searched for
 
@@ -90,6 +92,14 @@ class LatticeDraft:
         relative = target / min(size, max(1.0, float(np.abs(self.samples.high).max())))
         effort = Effort.for_target(self.traced.width, relative, self.traced.has_kinks, seconds)
         return lattice_bound(self.traced, self.network, *self.ends, target, effort, progress)
+
+    def stated(self, found: LatticeBound, room: float) -> LatticeBound:
+        """The bound that is stated: what is proved and what a check in float64 may lose, at most `room` in all."""
+        low, high = found.low - found.bound, found.high + found.bound
+        wide = lattice_rounding(self.layer, *self.ends, low, high, ARITHMETIC["float64"])
+        size = max(float(np.abs(low).max()), float(np.abs(high).max()))
+        wanted = found.bound + _CHECKED * float(wide.max()) + _VALUE * size
+        return replace(found, bound=max(found.bound, min(wanted, room))) if np.isfinite(wanted) else found
 
     def proved(self, found: LatticeBound, name: str) -> Network:
         """The network with its certificate and a witness."""

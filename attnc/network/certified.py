@@ -15,6 +15,7 @@ from attnc.functions.balls import upper, working
 from attnc.network.running import outside_domain
 from attnc.program.evaluate import exact
 from attnc.program.step import Balls
+from attnc.records.fitted import meaning
 
 if TYPE_CHECKING:
     from attnc.network.head import Head
@@ -94,6 +95,6 @@ def certified_network(network: Network, x: Tensor) -> Certified:
         raise InputError(f"{outside}: a certificate for an input needs inputs inside")
     with torch.no_grad():
         value = network(x, strict=True)
-    original = exact(network.program, x.detach().double().numpy(), _PRECISION)
+    original = exact(meaning(network.program, network.certificate), x.detach().double().numpy(), _PRECISION)
     with working(_PRECISION):
         return Certified(value, distance(value, original))

@@ -15,7 +15,7 @@ def in_context_gradient_descent(
     *,
     features: int,
     steps: int,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     **options: Any,
 ) -> Learner:
     """T steps of gradient descent on the examples of a context, by attention with fixed weights: three layers a step.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attnc.arguments import check_arithmetic, checked_dtype, checked_interval
+from attnc.arguments import check_arithmetic, checked_dtype, checked_interval, torch_dtype
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.functions import Function, function, get
@@ -159,7 +159,7 @@ class PromptedNetwork(nn.Module):
 
 
 def prompted(
-    *, domain: tuple[float, float] | Interval = (-1.0, 1.0), dtype: torch.dtype = torch.float64
+    *, domain: tuple[float, float] | Interval = (-1.0, 1.0), dtype: torch.dtype | str = torch.float64
 ) -> PromptedNetwork:
     """A network with fixed matrices that computes on `domain` the function that its prompt of anchor tokens describes.
 
@@ -172,7 +172,7 @@ def prompted(
     >>> [attnc.verify(x).status == "proved" for x in (wave.head, bump.head, net.as_self_attention(wave, n=4))]
     [True, True, True]
     """
-    return PromptedNetwork(checked_interval(domain, checked_dtype(dtype)), dtype)
+    return PromptedNetwork(checked_interval(domain, checked_dtype(dtype)), torch_dtype(dtype))
 
 
 def _numbers(tokens: Tensor) -> HeadNumbers:

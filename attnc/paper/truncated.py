@@ -53,7 +53,7 @@ def one_head(
     coordinates: Sequence[int] | None = None,
     outputs: int | None = None,
     sharpness: float = SHARPNESS,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     progress: Progress | bool | None = None,
 ) -> Network:
     """One head over p = `anchors` anchors: token i gets Range_[a,b](<w_i, x_i> + t_i), within C (b - a)/(p - 1).
@@ -93,7 +93,7 @@ def many_heads(
     heads: int,
     domain: Box | tuple[float, float] = (-5.0, 5.0),
     sharpness: float | None = None,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     progress: Progress | bool | None = None,
 ) -> Network:
     """H = `heads` heads over n tokens and no others: token i gets Range_[a,b](<w_i, x_i> + t_i), within O((b - a)/(nH)).

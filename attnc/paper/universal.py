@@ -33,7 +33,7 @@ from attnc.records.presentation import Theorem
 
 
 def two_layer(
-    f: Any, domain: Box, *, eps: float, layout: str = "heads", dtype: torch.dtype = torch.float64, **options: Any
+    f: Any, domain: Box, *, eps: float, layout: str = "heads", dtype: torch.dtype | str = torch.float64, **options: Any
 ) -> Network:  # fmt: skip
     """f, a network of one hidden layer or any function of (batch, n, d), as two layers of attention and affine maps.
 
@@ -58,7 +58,7 @@ def two_layer(
 
 
 def attention_softmax(
-    f: Any, domain: Box, *, eps: float, dtype: torch.dtype = torch.float64, **options: Any
+    f: Any, domain: Box, *, eps: float, dtype: torch.dtype | str = torch.float64, **options: Any
 ) -> Network:
     """f, as for `two_layer`, as one layer of attention, affine maps, and one softmax.
 
@@ -214,7 +214,7 @@ def relu_network(
     *,
     eps: float,
     domain: Box | tuple[float, float] | None = None,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     progress: Progress | bool | None = None,
 ) -> Network:
     """A known approximator as attention: every output is proved within eps of it, for every input of the domain.

@@ -103,6 +103,7 @@ def _check_module(model: object) -> None:
     raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}{instead}")
 
 
+@watched("converting")
 def convert(
     model: Model,
     approximation: float,

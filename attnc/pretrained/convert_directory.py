@@ -81,7 +81,7 @@ def convert_directory(
     except NotMappableError as problem:
         warnings.warn(f"{problem}: the whole model is loaded into memory", stacklevel=2)
         return _convert_whole(source, out, approximation, config, filter_fn, check, progress)
-    work = Work(out, _plan(source, read, approximation, config, check))
+    work = Work(out.absolute(), _plan(source, read, approximation, config, check))
     if finished:
         if not work.is_own():
             check_new(out)
@@ -113,7 +113,8 @@ def check_original(source: Path) -> None:
 
 def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
     """The model of a directory without its matrices, and its blocks."""
-    return read_model(map_model(source), config, filter_fn)
+    # absolute: workers that joblib reuses keep the directory in which they were started
+    return read_model(map_model(source.absolute()), config, filter_fn)
 
 
 def read_model(mapped: MappedModel, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:

@@ -12,9 +12,10 @@ numbers. The outputs of the function are the values `returned`, in that order; a
     ["constant", c]                     the double c, exactly
     ["add", a, b]  ["subtract", a, b]  ["multiply", a, b]  ["maximum", a, b]  ["minimum", a, b]
     ["divide", a, b]                    b must not be 0
-    ["negate", a]  ["absolute", a]  ["exp", a]  ["sin", a]  ["cos", a]  ["erf", a]
+    ["negate", a]  ["absolute", a]  ["exp", a]  ["sin", a]  ["cos", a]  ["erf", a]  ["atan", a]
     ["log", a]                          a must be positive
     ["sqrt", a]                         a must not be negative
+    ["where", c, a, b]                  a if c > 0, else b
     ["power", a, k]                     k is a whole number, stored as one; a must not be 0 if k < 0
     ["power", a, q]                     q is a double, stored as one (2.0 is not 2): e^(q log a), a must be positive
 
@@ -41,9 +42,10 @@ from attnc.program.step import Balls, OneInput, Shape
 
 Operation = tuple[Any, ...]  # its name, then numbers of values; a constant or an exponent last
 V = TypeVar("V")
-ONE = ("negate", "absolute", "exp", "log", "sin", "cos", "sqrt", "erf")
+ONE = ("negate", "absolute", "exp", "log", "sin", "cos", "sqrt", "erf", "atan")
 TWO = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
-KINKS = ("absolute", "maximum", "minimum")
+THREE = ("where",)
+KINKS = ("absolute", "maximum", "minimum", "where")
 MOST_OPERATIONS = 20_000
 
 
@@ -141,7 +143,7 @@ def _is_valid(operation: Operation, values: int) -> bool:
         if len(given) != 2 or type(given[1]) not in (int, float) or not abs(given[1]) <= 64:
             return False
         given = given[:1]
-    elif len(given) != (1 if name in ONE else 2 if name in TWO else -1):
+    elif len(given) != (1 if name in ONE else 2 if name in TWO else 3 if name in THREE else -1):
         return False
     return all(type(i) is int and 0 <= i < values for i in given)
 
@@ -151,6 +153,11 @@ def _ball_power(x: arb, exponent: int | float) -> arb:
         return (arb(exponent) * x.log()).exp()
     found: arb = integer_power(x, exponent, arb(1))
     return found
+
+
+def _ball_where(c: arb, a: arb, b: arb) -> arb:
+    """Both branches where the sign of c is not known."""
+    return a if c > 0 else b if c <= 0 else a.union(b) if c.is_finite() else arb.nan()
 
 
 def integer_power(x: Any, exponent: int, one: Any) -> Any:
@@ -168,9 +175,11 @@ BALLS: dict[str, Callable[..., arb]] = {
     "add": arb.__add__, "subtract": arb.__sub__, "multiply": arb.__mul__, "divide": arb.__truediv__,
     "maximum": arb.max, "minimum": arb.min, "negate": arb.__neg__, "absolute": arb.__abs__,
     "exp": arb.exp, "log": arb.log, "sin": arb.sin, "cos": arb.cos, "sqrt": arb.sqrt, "erf": arb.erf, "power": _ball_power,
+    "atan": arb.atan, "where": _ball_where,
 }  # fmt: skip
 TORCH: dict[str, Callable[..., Tensor]] = {
     "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.div, "maximum": torch.maximum,
     "minimum": torch.minimum, "negate": torch.neg, "absolute": torch.abs, "exp": torch.exp, "log": torch.log, "sin": torch.sin,
     "cos": torch.cos, "sqrt": torch.sqrt, "erf": torch.erf, "power": torch.pow,
+    "atan": torch.atan, "where": lambda c, a, b: torch.where(c > 0, a, b),
 }  # fmt: skip

@@ -6,7 +6,8 @@ the partial derivatives give and of what the operations give:
     L(a + b) = L_a + L_b      L(ab) = L_a|b| + L_b|a|      L(g(a)) = |g'(a)| L_a      L(max(a, b)) = max(L_a, L_b)
 
 Where a and b may change places, the gradient of max(a, b) is any convex combination of theirs (Clarke's gradient); the Lipschitz
-constant of f on a box is the largest |∇f|₂ over it. For max and sort it is exactly 1."""
+constant of f on a box is the largest |∇f|₂ over it. For max and sort it is exactly 1. A `where` may jump: on cells where its
+branch is not known, the gradient is not bounded."""
 
 from __future__ import annotations
 
@@ -124,6 +125,23 @@ def _maximum(a: Dual, b: Dual) -> Dual:
     return Dual(tf.maximum(a.v, b.v), tuple(parts), slope)
 
 
+def _atan(a: Dual) -> Dual:
+    return a.chained(tf.atan(a.v), tf.reciprocal((a.v * a.v).shifted(1.0)))
+
+
+def _where(c: Dual, a: Dual, b: Dual) -> Dual:
+    """Where the branch is not known, f may jump, so nothing is promised."""
+    low, high = c.v.range
+    first, second = low > 0, high <= 0
+    zero = a.v.x.constant(0.0, a.v.cells)
+    unknown = a.v.x.constant(0.0, a.v.cells, np.inf)
+    parts = tuple(
+        (p or zero).where(first, (q or zero).where(second, unknown)) for p, q in zip(a.g, b.g, strict=True)
+    )
+    slope = np.where(first, a.slope, np.where(second, b.slope, np.inf))
+    return Dual(tf.where(c.v, a.v, b.v), parts, slope)
+
+
 def _negate(a: Dual) -> Dual:
     return Dual(-a.v, tuple(None if p is None else -p for p in a.g), a.slope)
 
@@ -134,7 +152,7 @@ OPERATIONS: dict[str, Callable[..., Dual]] = {
     "minimum": lambda a, b: _negate(_maximum(_negate(a), _negate(b))),
     "exp": _exp, "log": lambda a: a.chained(tf.log(a.v), tf.reciprocal(a.v)),
     "sin": lambda a: a.chained(tf.sin(a.v), tf.cos(a.v)), "cos": lambda a: a.chained(tf.cos(a.v), -tf.sin(a.v)),
-    "sqrt": _sqrt, "erf": _erf, "power": _power,
+    "sqrt": _sqrt, "erf": _erf, "atan": _atan, "power": _power, "where": _where,
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ for all t, without a division. The tables w a^i/i! come from ball arithmetic. Te
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -126,6 +127,16 @@ class LatticeNetwork:
         for part in parts[1:]:
             found = np.matmul(part[:, None, :], found.reshape(len(part), part.shape[1], -1))[:, 0]
         return found.reshape(len(parts[0])) * (1 + 4 * sum(self.counts) * U) * GROW
+
+    def rows(self, table: int) -> int:
+        """See `lattice_bound.Approximation`."""
+        return (table + 1) * max(1, math.prod(self.counts[1:])) * int(self.values.shape[-1])
+
+    def errors(self, found: list[Model], x: Monomials, centre: Array, half: Array, m: int) -> list[Model]:
+        """e^δ (N - f D), output by output."""
+        above, below = self.models(x, centre, half, m)
+        pairs = zip(found, above, strict=True)
+        return [(n - f * below).scaled(1 + 4 * self.delta) for f, n in pairs]
 
     def models(self, x: Monomials, centre: Array, half: Array, m: int) -> tuple[list[Model], Model]:
         """Models of N, output by output, and of D on cells centre ± half, (M, d); m >= x.n is the degree of the tables."""

@@ -1,8 +1,9 @@
-"""A bound of |network - f| on a box, for a lattice network and a traced function: adaptive cells.
+"""A bound of |network - f| on a box, for a lattice network, or one that was fitted, and a traced function: adaptive cells.
 
-On a cell, E = N - f D is a Taylor model (`lattice`), and |network - f| <= e^δ |E| <= e^δ (Σ|coefficients| + r). If that exceeds
-the target and r is small, the polynomial is halved along every variable (its coefficients change, r stays); else the cell is
-split and E is computed again. A middle of a cell where |E| - r exceeds the target refutes it, since D = 1 there."""
+On a cell, a Taylor model E with |network - f| <= |E| <= Σ|coefficients| + r is known: e^δ (N - f D) for a lattice (`lattice`),
+and the difference itself for a fitted network (`fitted`). If that exceeds the target and r is small, the polynomial is halved
+along every variable (its coefficients change, r stays); else the cell is split and E is computed again. A middle of a cell where
+|E| - r exceeds the target refutes it, since D = 1 there."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnc.domain import Array
 from attnc.program.traced import Traced
-from attnc.prove.lattice import LatticeNetwork
-from attnc.prove.taylor import GROW, TINY, Model, U, monomials, rows_of
+from attnc.prove.taylor import GROW, TINY, Model, Monomials, U, monomials, rows_of
 from attnc.prove.taylor_functions import models
 
 _SHARE = 0.3  # of the target: polynomials with a larger radius are not halved
@@ -64,6 +65,19 @@ class LatticeBound:
     high: Array
     refuted: float | None = None
     where: Array | None = None
+
+
+class Approximation(Protocol):
+    """A network whose distance to f is bounded on cells."""
+
+    def rows(self, table: int) -> int:
+        """Numbers that a cell takes while `errors` runs."""
+        ...
+
+    def errors(self, found: list[Model], x: Monomials, centre: Array, half: Array, m: int) -> list[Model]:
+        """Models E with |network - f| <= |E| on cells centre ± half, and equality at their centres up to 2⁻¹² of it, from those
+        of f; output by output. m >= x.n is the degree of tables."""
+        ...
 
 
 class SingularError(Exception):
@@ -130,7 +144,7 @@ class _Search:
     """The state of a proof: cells to be done, the largest bound so far, the time."""
 
     def __init__(
-        self, f: Traced, network: LatticeNetwork, lo: Array, hi: Array, target: float, effort: Effort
+        self, f: Traced, network: Approximation, lo: Array, hi: Array, target: float, effort: Effort
     ) -> None:
         self.f, self.network, self.target, self.effort = f, network, target, effort
         self.x = monomials(len(lo), effort.degree)
@@ -140,14 +154,12 @@ class _Search:
         self.refuted, self.where = 0.0, lo
 
     def errors(self, centre: Array, half: Array) -> tuple[list[Model], Cells]:
-        """E of each output, times e^δ, on cells; and where f is bounded."""
+        """E of each output on cells; and where f is bounded."""
         found = models(self.f, self.x, centre, half)
-        above, below = self.network.models(self.x, centre, half, self.effort.table)
-        results, bounded = [], np.ones(len(centre), dtype=bool)
+        bounded = np.ones(len(centre), dtype=bool)
         with np.errstate(all="ignore"):
-            for o, (f, n) in enumerate(zip(found, above, strict=True)):
-                e = n - f * below
-                results.append(e.scaled(1 + 4 * self.network.delta))
+            results = self.network.errors(found, self.x, centre, half, self.effort.table)
+            for o, f in enumerate(found):
                 bounded &= np.isfinite(f.size)
                 low, high = f.range
                 good = np.isfinite(f.size)
@@ -198,7 +210,7 @@ class _Search:
 
 def lattice_bound(
     f: Traced,
-    network: LatticeNetwork,
+    network: Approximation,
     lo: Array,
     hi: Array,
     target: float,
@@ -209,7 +221,7 @@ def lattice_bound(
     search, started = _Search(f, network, lo, hi, target, effort), time.process_time()
     centre, half = grid(lo, hi, effort.cells)
     pending = [(centre, half, np.full(len(centre), np.inf))]
-    rows = (effort.table + 1) * max(1, math.prod(network.counts[1:])) * network.values.shape[-1]
+    rows = network.rows(effort.table)
     most = max(16, min(_MOST_CELLS, _MEMORY // max(rows, 8 * len(search.x.exponents))))
 
     def result(finished: bool, bound: float) -> LatticeBound:

@@ -1,7 +1,7 @@
 """Elementary functions of Taylor models, and traced functions on them.
 
-Values of exp, log, sin, cos, erf and of real powers come from ball arithmetic at the middle of each cell: the float nearest to
-the middle of a ball of 80 bits, or a neighbour of it. Their relative error is at most 4u, and 2⁻⁷⁰ in absolute terms for sin,
+Values of exp, log, sin, cos, erf, atan and of real powers come from ball arithmetic at the middle of each cell: the float nearest
+to the middle of a ball of 80 bits, or a neighbour of it. Their relative error is at most 4u, and 2⁻⁷⁰ in absolute terms for sin,
 cos and log. numpy's own functions are not used. Bounds over a cell use monotonicity, and values at its ends with the factor
 1 + 2⁻⁴⁰.
 
@@ -18,7 +18,7 @@ from flint import arb, arb_series
 from numpy.typing import NDArray
 
 from attnc.domain import Array
-from attnc.functions.balls import working
+from attnc.functions.balls import upper, working
 from attnc.program.traced import Traced
 from attnc.prove.taylor import GROW, TINY, Model, Monomials, U
 
@@ -107,6 +107,23 @@ def erf(s: Model) -> Model:
                 table[:, i] = [_float(series[k]) for k in range(n + 1)]
     top = 1.1284 * _CRAMER * math.sqrt(2.0**n * math.factorial(n)) / math.factorial(n + 1) * GROW
     return _composed(s, table[:, back.ravel()], _ABS, np.full(s.cells, 1.1284), np.full(s.cells, top))
+
+
+def atan(s: Model) -> Model:
+    """atan^(k)/k! = ± sin(kθ) cos^k θ/k with tan θ = 1/x up to sign, so it is at most (1 + x²)^(-k/2)/k in size."""
+    n = s.x.n
+    unique, back = np.unique(s.c[0], return_inverse=True)
+    table, own = np.full((n + 1, len(unique)), np.nan), np.full((n + 1, len(unique)), np.inf)
+    with working(BITS, n + 1):
+        for i, number in enumerate(unique.tolist()):
+            if math.isfinite(number):
+                series = arb_series([arb(number), 1]).atan()
+                table[:, i] = [_float(series[k]) for k in range(n + 1)]
+                own[:, i] = [upper(series[k].rad()) + TINY for k in range(n + 1)]
+    least = np.maximum((np.abs(s.c[0]) - (s.spread + s.r) * GROW) * _SAFE, 0.0)
+    cosine = (1 + 2.0**-40) / np.sqrt(1 + least * least)
+    slope, top = cosine * cosine * GROW + _LEAST, _powers(cosine, n)[-1] * GROW / (n + 1)
+    return _composed(s, table[:, back.ravel()], own[:, back.ravel()], slope, top)
 
 
 def _room(s: Model, sign: Array | float = 1.0) -> tuple[Array, NDArray[np.bool_]]:
@@ -206,10 +223,18 @@ def minimum(a: Model, b: Model) -> Model:
     return -maximum(-a, -b)
 
 
+def where(c: Model, a: Model, b: Model) -> Model:
+    """a where c is known to be positive, b where it is known not to be. Elsewhere both: (a + b)/2 ± |a - b|/2."""
+    low, high = c.range
+    hull = (a + b).scaled(0.5)
+    hull = Model(a.x, hull.c, (hull.r + (a - b).size / 2) * GROW + TINY)
+    return a.where(low > 0, b.where(high <= 0, hull))
+
+
 OPERATIONS: dict[str, Callable[..., Model]] = {
     "add": Model.__add__, "subtract": Model.__sub__, "multiply": Model.__mul__, "divide": lambda a, b: a * reciprocal(b),
     "maximum": maximum, "minimum": minimum, "negate": Model.__neg__, "absolute": absolute, "exp": exp, "log": log, "sin": sin,
-    "cos": cos, "sqrt": lambda s: real_power(s, 0.5), "erf": erf, "power": power,
+    "cos": cos, "sqrt": lambda s: real_power(s, 0.5), "erf": erf, "atan": atan, "power": power, "where": where,
 }  # fmt: skip
 
 

@@ -218,7 +218,7 @@ class Certificate:
     @property
     def claims(self) -> Certificate | None:
         """What is proved of the layers of a network: itself, or the certificate against a network that was fitted to f."""
-        return self if self.proved else next(iter(self.parts("network")), None)
+        return next(iter(self.parts("network")), self if self.proved else None)
 
     @property
     def fraction(self) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from attnc.arguments import torch_dtype
 from attnc.errors import InputError
 from attnc.frontends.tokens import ProgramBuilder, Variable
 from attnc.progress import watched
@@ -75,7 +76,7 @@ def program(
 @watched("building a model of the zoo")
 def load(
     name: str,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     vocabulary: int | None = None,
     length: int | None = None,
 ) -> Any:
@@ -91,6 +92,6 @@ def load(
     if isinstance(model, ContinuousModel):
         if vocabulary is not None or length is not None:
             raise InputError(f"{name} has no vocabulary and no length to choose")
-        return model.build(dtype or torch.float64)
+        return model.build(torch_dtype(dtype or torch.float64))
     p, output = program(name, vocabulary, length)
     return p.compile(output, dtype or torch.float32)

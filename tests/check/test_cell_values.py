@@ -29,7 +29,7 @@ def random_program(draw: np.random.Generator, width: int, length: int) -> Traced
         a, b = (int(i) for i in draw.integers(0, width + len(operations), 2))
         kind = draw.choice(
             ["add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "absolute", "exp", "log", "sin", "cos",
-             "sqrt", "erf", "power", "power", "real power"]
+             "sqrt", "erf", "atan", "where", "power", "power", "real power"]
         )  # fmt: skip
         if kind in ("log", "sqrt", "divide", "real power") and draw.random() < 0.95:
             b = add("add", add("multiply", b, b), width + int(draw.integers(0, 2)))
@@ -41,8 +41,10 @@ def random_program(draw: np.random.Generator, width: int, length: int) -> Traced
             add("exp", add("sin", a))
         elif kind in ("log", "sqrt"):
             add(kind, b)
-        elif kind in ("negate", "absolute", "sin", "cos", "erf"):
+        elif kind in ("negate", "absolute", "sin", "cos", "erf", "atan"):
             add(kind, a)
+        elif kind == "where":
+            add(kind, int(draw.integers(0, width + len(operations))), a, b)
         else:
             add(kind, a, b)
     count = width + len(operations)
@@ -61,6 +63,8 @@ def continued(f: Traced, x: list[acb], signs: list[acb]) -> list[acb]:
             made = (acb(exponent) * base.log()).exp() if isinstance(exponent, float) else base**exponent
         elif name == "absolute":
             made = here[0] if signs[given[0]].real > 0 else -here[0]
+        elif name == "where":
+            made = here[1] if signs[given[0]].real > 0 else here[2]
         elif name in ("maximum", "minimum"):
             first = signs[given[0]].real > signs[given[1]].real
             made = here[0] if first == (name == "maximum") else here[1]

@@ -1,4 +1,4 @@
-"""exp, log, sin, cos and erf in float64: their stated errors, against balls."""
+"""exp, log, sin, cos, erf and atan in float64: their stated errors, against balls."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ CASES["cos"] = (lambda x: real.sin_cos(x)[1], arb.cos, lambda y: real.TRIG + 0 *
 CASES["erf"] = (
     real.erf, arb.erf, lambda y: real.ERF + 0 * y,
     np.concatenate([_small, _draw.uniform(-7, 7, 300), [6.0, -6.0, 5.999999999, 1e300]]),
+)  # fmt: skip
+CASES["atan"] = (
+    real.atan, arb.atan, lambda y: real.ATAN + 0 * y,
+    np.concatenate([_small, _draw.normal(size=300) * 10 ** _draw.uniform(-300, 300, 300), [0.0, -0.0, 1.0, -1.0, 1 + 2.0**-52]]),
 )  # fmt: skip
 
 

@@ -439,3 +439,24 @@ def test_the_learner_is_saved_and_proved_again(run: Any, tmp_path: Path, data: P
         "InputError",
         "--predictions",
     )
+
+
+@pytest.mark.parametrize(
+    "zero, one", [("no", "yes"), ("False", "true"), ("1", "2"), ("-1", "1"), ("2", "4"), ("-", "+")]
+)
+def test_targets_of_two_values(zero: str, one: str, tmp_path: Path, run: Any) -> None:
+    """The loss is logistic, and the output says which of the values counts as 1."""
+    x, y = example("logistic")
+    rows = [
+        ",".join([*map(repr, map(float, row)), (zero, one)[int(label)]])
+        for row, label in zip(x, y, strict=True)
+    ]
+    file = tmp_path / "data.csv"
+    file.write_text("\n".join([",".join([*NAMES, "y"]), *rows]))
+    plain = write(tmp_path / "plain.csv", [*NAMES, "y"], np.column_stack([x, y]))
+    record, same = (run("learn", f, "--target", "y", "--steps", 5, "--json").json for f in (file, plain))
+    assert (record["loss"], record["classes"]) == ("logistic", [zero, one])
+    assert record["learner_units"] == same["learner_units"] and record["accuracy"] == same["accuracy"]
+    assert f"{one} counts as 1" in words(run("learn", file, "--target", "y", "--steps", 5).out)
+    if zero == "no":
+        refused(run("learn", file, "--target", "y", "--loss", "squared", "--json"), "InputError", "'y'")

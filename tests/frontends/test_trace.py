@@ -34,6 +34,13 @@ UNDERSTOOD: dict[str, Callable[[Tensor], Tensor]] = {
     "circular": lambda x: x.sin() + x.cos() * x.tan(),
     "hyperbolic": lambda x: x.tanh() + x.sinh() * x.cosh(),
     "erf": lambda x: x.erf() - torch.special.erfc(x),
+    "inverse circular": lambda x: (x / 2).asin() * (x / 3).acos() + x.atan() + torch.atan2(x, x.flip(1) + 2),
+    "atan2": lambda x: torch.atan2(x + 2, x) - torch.atan2(x - 2, x),
+    "inverse hyperbolic": lambda x: x.asinh() + (x + 3).acosh() + (x / 2).atanh(),
+    "where": lambda x: torch.where(x > 0, x, 0.1 * x) + torch.where((x >= 0.2) & (x.flip(1) < 0.1), x, 2 * x) + (x > 0) * x,
+    "masks": lambda x: x.masked_fill(~(x <= 0.3), 0.3) + x.sign() * x + (x < 0).to(x.dtype) + F.prelu(x, STEPS[1:]),
+    "constant mask": lambda x: torch.where((x > 0) & (STEPS > 0), x, 0 * x),
+    "lerp": lambda x: torch.lerp(x, x.flip(1), x) + F.hardshrink(x) + F.huber_loss(x, x.flip(2), reduction="none"),
     "powers": lambda x: x**3 - 2.0**x + (x + 2) ** 1.5 + (x + 2) ** -2 + (x + 2) ** x,
     "abs": lambda x: x.abs() + torch.maximum(x, x.flip(1)) - torch.minimum(x, STEPS),
     "clamp": lambda x: x.clamp(-0.5, 0.5) + x.clamp(min=0.1) + F.hardtanh(x),
@@ -92,10 +99,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
     "cast back": (lambda x: x.float().sin().double(), False),
     "half": (lambda x: x.half().double(), False),
     "whole numbers": (lambda x: x.long().double(), False),
-    "condition": (lambda x: torch.where(x > 0, x, 0 * x), False),
+    "condition": (lambda x: torch.where(x == 0, x, 0 * x), False),
     "argmax": (lambda x: x.argmax(1, keepdim=True).double(), False),
     "positions": (lambda x: x.sort(1).indices.double(), False),
-    "unknown": (lambda x: x.atan() + x.floor(), False),
+    "unknown": (lambda x: x.lgamma() + x.floor(), False),
     "random": (lambda x: x + torch.rand_like(x), True),
     "random constant": (lambda x: x + torch.rand(2, dtype=torch.float64), True),
     "dropout": (lambda x: F.dropout(x), True),
@@ -122,8 +129,8 @@ def test_other_functions_are_refused(name: str) -> None:
 
 def test_every_unknown_operation_is_listed() -> None:
     with pytest.raises(TraceError) as caught:
-        trace(lambda x: x.atan() + x.floor() + x.sin(), BOX)
-    assert {p.where for p in caught.value.problems} == {"operation atan", "operation floor"}
+        trace(lambda x: x.lgamma() + x.floor() + x.sin(), BOX)
+    assert {p.where for p in caught.value.problems} == {"operation lgamma", "operation floor"}
 
 
 def test_softplus_beyond_its_threshold_is_refused() -> None:

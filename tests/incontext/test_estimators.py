@@ -146,6 +146,7 @@ def test_step_size_is_one_over_the_curvature() -> None:
     assert 0.99 * exact <= InContextClassifier(0.5, steps=2).fit(X, Y > 5).step_size_ <= exact
 
 
+@pytest.mark.filterwarnings("ignore::attnc.DomainWarning")
 def test_a_query_beyond_the_radius_is_predicted_and_not_certified() -> None:
     model = InContextRegressor(steps=100).fit(X, Y)
     far = X[:2] + np.array([[0, 0, 0], [1e3, 0, 0]])
@@ -170,6 +171,7 @@ def test_constant_columns_and_constant_targets() -> None:
     ) == pytest.approx(2, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::attnc.DomainWarning")
 def test_one_example_only() -> None:
     assert InContextRegressor(steps=20).fit([[1.0, 2.0]], [5.0]).predict([[4.0, 4.0]]) == pytest.approx(5)
     with pytest.raises(InputError):

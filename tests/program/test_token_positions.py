@@ -53,6 +53,7 @@ def _compared(program: TokenProgram) -> None:
         assert (places[length:, length - 1] == -1).all()
 
 
+@pytest.mark.filterwarnings("ignore::attnc.errors.ConditionWarning")
 def test_random_programs_are_those_of_the_interpreter() -> None:
     for seed in range(150):
         p, output = positional(seed)

@@ -23,8 +23,10 @@ CELLS, POINTS = 12, 4
 TWO = ("add", "subtract", "multiply", "maximum", "minimum")
 CASES = {
     **{name: (("sin", 0), ("add", 0, 2), ("cos", 1), (name, 3, 4)) for name in TWO},
+    "where": (("sin", 0), ("cos", 1), ("subtract", 2, 3), ("where", 4, 0, 3)),
     "divide": (("sin", 0), ("constant", 2.5), ("add", 1, 3), ("divide", 2, 4)),
     **{name: (("multiply", 0, 1), ("add", 0, 2), (name, 3)) for name in ("exp", "sin", "cos", "erf", "absolute", "negate")},
+    "atan": (("multiply", 0, 1), ("add", 0, 2), ("atan", 3)),
     **{name: (("multiply", 0, 1), ("constant", 3.0), ("add", 2, 3), (name, 4)) for name in ("log", "sqrt")},
     **{f"power {q}": (("multiply", 0, 1), ("constant", 3.0), ("add", 2, 3), ("power", 4, q)) for q in (-2, 0, 3, 7, -1.5, 0.3)},
 }  # fmt: skip

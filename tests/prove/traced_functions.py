@@ -45,17 +45,20 @@ def random_function(draw: np.random.Generator, width: int, outputs: int = 1, kin
         "cos",
         "sqrt",
         "erf",
+        "atan",
         "power",
         "real",
         "negate",
         "scale",
     ]
-    names += ["absolute", "maximum", "minimum"] if kinks else []
+    names += ["absolute", "maximum", "minimum", "where"] if kinks else []
     for _ in range(int(draw.integers(3, 9))):
         name = str(draw.choice(names))
         a, b = (int(i) for i in draw.choice(pool, 2))
         if name in ("add", "subtract", "multiply", "maximum", "minimum"):
             made = add(name, a, b)
+        elif name == "where":  # continuous: a and 0.4a, beside a = 0
+            made = add(name, a, a, add("multiply", add("constant", 0.4), a))
         elif name == "divide":
             made = add(name, a, positive(b))
         elif name in ("log", "sqrt"):

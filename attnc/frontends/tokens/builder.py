@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attnc.errors import InputError
-from attnc.frontends.tokens.variables import Constant, Variable, Where
+from attnc.frontends.tokens.variables import Constant, Variable, Where, never_holds
 from attnc.lower.tokens_to_network import compile_tokens
 from attnc.network.tokens import TokenNetwork
 from attnc.program.tokens import (
@@ -166,7 +166,7 @@ class ProgramBuilder:
         return run(self.program(output), sequence)
 
     def compile(
-        self, output: Variable, dtype: torch.dtype = torch.float32, claim: str = "proved", seed: int = 0
+        self, output: Variable, dtype: torch.dtype | str = torch.float32, claim: str = "proved", seed: int = 0
     ) -> TokenNetwork:
         """The attention-only transformer that computes the output, with a certificate.
 
@@ -192,6 +192,8 @@ class ProgramBuilder:
         for q in queries:
             row = [self._called(function, (k, q), what, (bool,)) for k in keys]
             rows.append(tuple(row))
+        if not any(map(any, rows)):
+            never_holds(f"{what} with the key {key!r} and the query {query!r}")
         return Where(self, (Predicate(key.node, query.node, tuple(rows)),))
 
     def condition(self, given: Condition, query: bool = False) -> Where:

@@ -6,11 +6,13 @@ variable is a variable again, True or False at each position; one with `.q` is a
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnc.errors import InputError
+from attnc.errors import ConditionWarning, InputError
 from attnc.program.tokens import Predicate, Value
 
 if TYPE_CHECKING:
@@ -21,6 +23,17 @@ _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+
+
+def never_holds(condition: str) -> None:
+    """Warn about a condition that no values of its variables fulfil; the condition shows them."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
+        "attnc.frontends.tokens"
+    ):
+        frame, level = frame.f_back, level + 1
+    text = f"{condition} holds for none of these values, so nothing is ever selected: compare with a value that can occur"
+    warnings.warn(text, ConditionWarning, stacklevel=level)
 
 
 class _Comparable:
@@ -79,9 +92,13 @@ class Variable(_Comparable):
         if isinstance(other, Query):
             return self.builder.pair(self, other.variable, _COMPARE[sign], f"key {sign} query")
         if isinstance(other, Variable):
-            return self.builder.map(_COMPARE[sign], self, other)
-        value = self.builder.constant(other)
-        return self.builder.map(lambda x: _COMPARE[sign](x, value), self)
+            found = self.builder.map(_COMPARE[sign], self, other)
+        else:
+            value = self.builder.constant(other)
+            found = self.builder.map(lambda x: _COMPARE[sign](x, value), self)
+        if True not in found.domain:
+            never_holds(f"{self!r} {sign} {other!r}")
+        return found
 
     def __add__(self, other: object) -> Variable:
         if isinstance(other, Variable):

@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnc.arguments import checked_choice, checked_count, checked_dtype, checked_interval, checked_positive
+from attnc.arguments import (
+    checked_choice,
+    checked_count,
+    checked_dtype,
+    checked_interval,
+    checked_positive,
+    torch_dtype,
+)
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function, function, get
@@ -149,7 +156,7 @@ def select(
     domain: tuple[float, float] | Interval,
     sharpness: float | None = None,
     values: str = "least squares",
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
 ) -> Selection:
     """f by p = `anchors` uniform anchors and one of `SELECTORS`.
 
@@ -168,7 +175,11 @@ def select(
     checked_choice("values", values, ("least squares", "anchors"))
     if values == "anchors" and not SELECTORS[selector].cancels:
         raise InputError(f"values='anchors' needs weights that add up to 1, and those of {selector!r} do not")
-    name, p = checked_dtype(dtype), checked_count("anchors", anchors, 2, MOST_ANCHORS)
+    name, dtype, p = (
+        checked_dtype(dtype),
+        torch_dtype(dtype),
+        checked_count("anchors", anchors, 2, MOST_ANCHORS),
+    )
     on, unit = checked_interval(domain, name), torch.finfo(dtype).eps
     g = f if isinstance(f, Function) else get(f) if isinstance(f, str) else function(f)
     grid = _uniform(on, p)

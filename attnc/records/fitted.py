@@ -1,0 +1,51 @@
+"""What the certificate of a fitted network is about: the function f that the network was fitted to, stored as its operations.
+
+The program of such a network is the fitted one, g. Its certificate has the facts
+
+    "function": {"width": …, "operations": […], "returned": […]}      f, in the format of `attnc/program/traced.py`
+    "distance": a number                                              at least |g - f| on the box
+
+and one child: the certificate of the network against g. A certificate without these facts is about the program itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from attnc.errors import CertificateError
+from attnc.program import Program, Reshape, Step, Traced
+from attnc.records.certificate import Certificate
+from attnc.records.fields import check_types, with_fields
+
+FUNCTION, DISTANCE = "function", "distance"
+
+
+def facts_of(f: Traced, distance: float) -> dict[str, Any]:
+    operations = [list(operation) for operation in f.operations]
+    body = {"width": f.width, "operations": operations, "returned": list(f.returned)}
+    return {FUNCTION: body, DISTANCE: distance}
+
+
+def function_of(certificate: Certificate) -> Traced | None:
+    """The function f of a proved fitted network; None if the certificate is about the program. Raises if it is damaged."""
+    if not certificate.proved or not certificate.parts("network"):
+        return None
+    body, distance = (certificate.facts.get(name) for name in (FUNCTION, DISTANCE))
+    if not isinstance(body, Mapping) or type(distance) is not float or not 0 <= distance < math.inf:
+        raise CertificateError("it has a part about a fitted network, but no function or no distance to it")
+    with_fields("the function", body, {"width", "operations", "returned"})
+    check_types(body, {"operations": list, "returned": list})
+    return Traced(0, body["width"], tuple(map(tuple, body["operations"])), tuple(body["returned"]), name="f")
+
+
+def meaning(program: Program, certificate: Certificate) -> Program:
+    """The program that the certificate is about: f between the shapes of the program, or the program itself."""
+    f = function_of(certificate)
+    if f is None:
+        return program
+    made = program.shapes[-1]
+    steps: list[Step] = [Reshape(0, (f.width,))] if len(program.shape) > 1 else []
+    steps.append(Traced(len(steps), f.width, f.operations, f.returned, name=f.name))
+    steps += [Reshape(len(steps), made)] if len(made) > 1 else []
+    return Program(program.shape, tuple(steps))
