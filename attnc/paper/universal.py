@@ -80,7 +80,8 @@ def attention_softmax(
 def _theorem(net: Network, name: str) -> Theorem:
     """The bound that nearest anchors, as many as the network has, are known to reach."""
     parts = read(net)
-    if parts.groups and net.certificate.proved:
+    fitted = net.certificate.parts("network")  # to f: the theorem about neurons is about the fitted network
+    if parts.groups and net.certificate.proved and not fitted:
         return _of_neurons(net, float(np.abs(parts.second).sum(1).max()), name)
     lookup = next((step for step in net.program.steps if isinstance(step, Lookup)), None)
     if lookup is None:

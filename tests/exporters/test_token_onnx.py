@@ -75,6 +75,7 @@ def test_what_the_metadata_claim(exported: tuple[TokenNetwork, Export]) -> None:
     assert json.loads(known["attnc.digests"]) == {f"0 {carried.title}": dict(carried.digests)}
 
 
+@pytest.mark.filterwarnings("ignore::attnc.errors.ConditionWarning")
 @pytest.mark.parametrize("length", [1, 2])
 def test_short_sequences_have_a_fixed_length(tmp_path: Path, length: int) -> None:
     done = attnc.export(previous(length, causal=False), tmp_path / "x.onnx")

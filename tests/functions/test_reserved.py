@@ -208,7 +208,10 @@ def test_a_pickle_that_claims_a_built_in_is_refused() -> None:
 
 
 def test_a_callable_is_measured_under_another_name() -> None:
-    head = attnc.head(torch.sin, domain=(-1, 1), anchors=4)
+    def sin(s: torch.Tensor) -> torch.Tensor:
+        return torch.sin(s)
+
+    head = attnc.head(sin, domain=(-1, 1), anchors=4)
     assert head.certificate.status is Status.MEASURED and head.certificate.facts["function"] == "my_sin"
 
 

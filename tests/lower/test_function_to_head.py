@@ -220,7 +220,7 @@ BAD = {
     "an interval of one": ({"eps": 1e-3, "domain": 3}, InputError, "lo, hi"),
     "an unknown design": ({"eps": 1e-3, "design": "clever"}, InputError, "nearest"),
     "an unknown dtype": ({"eps": 1e-3, "dtype": torch.float16}, InputError, "float64"),
-    "a dtype in words": ({"eps": 1e-3, "dtype": "float32"}, InputError, "torch.float32"),
+    "a dtype in words": ({"eps": 1e-3, "dtype": "single"}, InputError, "torch.float32"),
     "no heads": ({"eps": 1e-3, "heads": 0}, InputError, "heads"),
     "many gated heads": ({"eps": 1e-3, "heads": 2, "design": "gated"}, InputError, "one head"),
     "two anchors in several heads": ({"anchors": 2, "heads": 2}, InputError, "sentinels"),
