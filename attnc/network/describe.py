@@ -152,7 +152,8 @@ def _summary(net: Network, changed: str | None) -> list[str]:
 
 
 def _proved(net: Network, c: Certificate) -> list[str]:
-    quantity = "|network - f|" if net.selections else "|network - program|"
+    fitted = c.parts("network")
+    quantity = "|network - f|" if net.selections or fitted else "|network - program|"
     lines = [f"{proved_word(net)}: {quantity} <= {c.bound:.4g} on {c.holds_for}, in {c.dtype}"]
     lines += [
         f"for every f with the stored values at {len(step.points):,} points, up to noise of {step.noise:.3g}, and Lipschitz "
@@ -165,6 +166,8 @@ def _proved(net: Network, c: Certificate) -> list[str]:
     if "points" in c.facts:
         error, points, seed = (c.facts[name] for name in ("error", "points", "seed"))
         lines.append(f"measured: at most {error:.3g} at {points:,} random inputs (seed {seed})")
+    if fitted:
+        lines.append("error in, error out: against the network that was fitted to f")
     return lines
 
 
