@@ -101,12 +101,11 @@ def _check_fitted(
         if f is None or len(certificate.children) != 1:
             raise CheckError("the certificate has parts that are not those of a fitted network")
         (inner,), distance = certificate.children, certificate.facts["distance"]
-        if inner.children and inner.parts("network"):
+        if inner.parts("network"):
             raise CheckError("its part is about a fitted network again")
         if inner.holds_for != certificate.holds_for:
             raise CheckError("its part is about another domain")
         _check_applies(program, numbers, certificate)
-        check_machine(probe(numbers.dtype) or probe_network(numbers.dtype))
         _attack(meaning(program, certificate), numbers, certificate, module)
         cells += require(check_network(program, numbers, inner), inner.name).cells
         with working(PRECISION):

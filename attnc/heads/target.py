@@ -5,7 +5,7 @@ Designs use the coordinate x = (s - middle)/half of the interval, so that it is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class Target:
     flat_below: bool  # f is constant left of its first kink, or of the interval
     flat_above: bool
     finest: float
+    damping: float = 0.0  # the least ridge
 
     @property
     def half(self) -> float:
@@ -60,7 +61,7 @@ class Target:
     @property
     def ridge(self) -> float:
         """The approximate rounding error that a unit of |value| costs: least squares weighs values against errors by it."""
-        return self.arithmetic.exp_units * self.arithmetic.unit / 4
+        return max(self.damping, self.arithmetic.exp_units * self.arithmetic.unit / 4)
 
     def to_s(self, x: Array) -> Array:
         return np.clip(self.domain.middle + self.half * x, self.domain.lo, self.domain.hi)
@@ -69,7 +70,9 @@ class Target:
         """The same target with at least this many sample points."""
         if len(self.x) >= points:
             return self
-        return make_target(self.f, self.domain, self.dtype, self.finest, points)
+        return replace(
+            make_target(self.f, self.domain, self.dtype, self.finest, points), damping=self.damping
+        )
 
 
 def evaluate(f: Callable[[torch.Tensor], torch.Tensor], s: Array) -> Array:

@@ -175,7 +175,7 @@ CHECK_NETWORKS = [
     Mutation(
         "check_network: structure",
         "attnc/check/network.py",
-        "problem = mismatch(program, numbers, certificate)",
+        "problem = mismatch(program, numbers, certificate.claims)",
         "problem = None",
         "stages need not be what the program asks for",
         (FALSE, "tests/records/test_network_record.py::test_stages_in_another_order"),
