@@ -2,7 +2,7 @@
 
 python benchmarks/taylor.py             everything, about ten minutes: JSON and the tables of docs/functions.md
 python benchmarks/taylor.py --quick     a smoke test; writes to out/ only
-python benchmarks/taylor.py --only figures|lipschitz|attack
+python benchmarks/taylor.py --only figures|fits|lipschitz|attack
 python benchmarks/taylor.py --render    tables from the stored numbers
 
 Times are CPU seconds of one thread (time.process_time)."""
@@ -19,7 +19,7 @@ from typing import Any
 
 from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
-PARTS = ("figures", "lipschitz", "attack")
+PARTS = ("figures", "fits", "lipschitz", "attack")
 FUNCTIONS, INPUTS, BITS = 64, 1_000_000, 256
 Row = dict[str, Any]
 
@@ -37,7 +37,7 @@ def main() -> None:
     place = ROOT / "out" / "bench" if options.quick else ROOT / "benchmarks" / "results"
     results = place / "taylor.json"
     for part in () if options.render else (options.only,) if options.only else PARTS:
-        for found in {"figures": figures, "lipschitz": lipschitz, "attack": attack}[part](options.quick):
+        for found in MEASURED[part](options.quick):
             write(results, as_json({**_stored(results), part: found, "versions": versions()}))
     progress("")
     stored = _stored(results)
@@ -55,34 +55,55 @@ def _stored(results: Path) -> dict[str, Any]:
 
 def figures(quick: bool) -> Iterator[list[Row]]:
     """The rows so far, after each case."""
-    import torch
     from traced_functions import CASES
+
+    rows = []
+    for case in CASES[:2] if quick else CASES:
+        for eps in case.eps[:1] if quick else case.eps:
+            net, row = _compiled(case, eps)
+            facts = net.certificate.children[0].facts if net.certificate.children else {}
+            rows.append({**row, "anchors": facts.get("anchors"), "cells": facts.get("cells")})
+            yield rows
+
+
+def fits(quick: bool) -> Iterator[list[Row]]:
+    """The same for networks of tanh neurons that were fitted."""
+    from traced_functions import FITS
+
+    rows = []
+    for case in FITS[:1] if quick else FITS:
+        net, row = _compiled(case, case.eps[0], method="fit")
+        facts, neurons = net.certificate.facts, net.program.shapes[net.program.layers[0] + 1][-1]
+        rows.append(
+            {**row, "neurons": neurons, "distance": facts.get("distance"), "cells": facts.get("cells")}
+        )
+        yield rows
+
+
+def _compiled(case: Any, eps: float, **options: Any) -> tuple[Any, Row]:
+    """The network of a case, and what is measured of any of them."""
+    import torch
 
     import attnc
 
     torch.set_num_threads(1)
-    rows = []
-    for case in CASES[:2] if quick else CASES:
-        for eps in case.eps[:1] if quick else case.eps:
-            progress(f"{case.title}, {eps:g}")
-            began = time.process_time()
-            box = attnc.Box(-1, 1, shape=case.shape)
-            net = attnc.compile(case.f, domain=box, eps=eps, dtype=torch.float64, time_limit=1200)
-            compiled = time.process_time() - began
-            file = ROOT / "out" / "bench" / "traced.safetensors"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            net.save(file)
-            began = time.process_time()
-            verdict = attnc.verify(file)
-            checked = time.process_time() - began
-            c, seen = net.certificate, _largest(net, case.f, case.shape)
-            facts = c.children[0].facts if c.children else {}
-            rows.append({
-                "case": case.title, "eps": eps, "status": str(c.status), "bound": c.bound, "rounding": c.rounding,
-                "found": max(seen, c.error or 0.0), "anchors": facts.get("anchors"), "cells": facts.get("cells"),
-                "seconds": compiled, "verdict": str(verdict.status), "check": checked,
-            })  # fmt: skip
-            yield rows
+    progress(f"{case.title}, {eps:g}")
+    began = time.process_time()
+    box = attnc.Box(-1, 1, shape=case.shape)
+    net = attnc.compile(case.f, domain=box, eps=eps, dtype=torch.float64, time_limit=1200, **options)
+    compiled = time.process_time() - began
+    file = ROOT / "out" / "bench" / "traced.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    net.save(file)
+    began = time.process_time()
+    verdict = attnc.verify(file)
+    checked = time.process_time() - began
+    c, seen = net.certificate, _largest(net, case.f, case.shape)
+    row = {
+        "case": case.title, "eps": eps, "status": str(c.status), "bound": c.bound, "rounding": c.rounding,
+        "found": max(seen, c.error or 0.0), "seconds": compiled, "verdict": str(verdict.status), "check": checked,
+    }  # fmt: skip
+    return net, row
 
 
 def _largest(net: Any, f: Any, shape: tuple[int, int], count: int = 60_000) -> float:
@@ -226,6 +247,20 @@ def _figures(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def _fits(rows: list[Row]) -> str:
+    lines = [
+        "| f on [-1, 1]^d | eps | neurons | status | bound | error found | quotient | cells | compile, s | check | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        cells = "" if r["cells"] is None else f"{r['cells']:,}"
+        lines.append(
+            f"| {r['case']} | {r['eps']:g} | {r['neurons']} | {r['status']} | {r['bound']:.3g} | {r['found']:.3g} | "
+            f"{r['bound'] / r['found']:.2f} | {cells} | {r['seconds']:.1f} | {r['verdict']} | {r['check']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
 def _lipschitz(rows: list[Row]) -> str:
     lines = [
         "| f on [-1, 1]^d | proved constant | largest slope found | quotient | cells | s |",
@@ -247,7 +282,8 @@ def _attack(r: Row) -> str:
     )
 
 
-SECTIONS: dict[str, Any] = {"figures": _figures, "lipschitz": _lipschitz, "attack": _attack}
+MEASURED: dict[str, Any] = {"figures": figures, "fits": fits, "lipschitz": lipschitz, "attack": attack}
+SECTIONS: dict[str, Any] = {"figures": _figures, "fits": _fits, "lipschitz": _lipschitz, "attack": _attack}
 
 if __name__ == "__main__":
     main()

@@ -51,6 +51,16 @@ CASES = (
     Case("sort of three", lambda x: x.sort(1).values, (3, 1), (3e-2,)),
 )
 
+FITS = (
+    Case("sin(x + y)", lambda x: torch.sin(x[..., :1] + x[..., 1:]), (1, 2), (1e-3,)),
+    Case("sin xy", lambda x: torch.sin(x[..., :1] * x[..., 1:]), (1, 2), (1e-3,)),
+    Case("relu(x), relu(x + y)", lambda x: torch.relu(x.cumsum(1)), (2, 1), (2e-2,)),
+    Case("softmax of three tokens", lambda x: torch.softmax(x, 1), (3, 1), (1e-3,)),
+    Case("sin of sums of four tokens", lambda x: torch.sin(x.cumsum(1)), (4, 1), (1e-3,)),
+    Case("sin of half sums of five tokens", lambda x: torch.sin(x.cumsum(1) / 2), (5, 1), (1e-2,)),
+    Case("mean of tanh of six numbers", lambda x: torch.tanh(x.mean(-1, keepdim=True)), (1, 6), (1e-2,)),
+)
+
 _ONE: dict[str, Torch] = {
     "sin": torch.sin, "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "abs": torch.abs, "sigmoid": torch.sigmoid,
     "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "relu": torch.relu, "square": torch.square,

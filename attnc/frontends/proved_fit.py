@@ -32,6 +32,8 @@ _FEW = 3  # numbers of the input: with more, a bound that suffices is all that i
 _CLAIM = 1 / (1 + 2.0**-8 + 2.0**-9)  # certificates state a part in 256 more than is proved, in four digits
 _EFFORTS = {1: (10, 8), 2: (8, 4), 3: (7, 4), 4: (6, 2), 5: (5, 2), 6: (4, 2)}  # degree; cells along an axis
 _KINKS = {1: (4, 16), 2: (3, 16), 3: (3, 4), 4: (3, 2), 5: (2, 2), 6: (2, 2)}
+_OVERRUN = 4.0  # a proof that seems to take so many times the time is given up
+_USEFUL = 16.0  # of the room: larger bounds are not reported
 _EFFORT, _STARTS = 4096, 32  # inputs at which the witness is searched for
 
 
@@ -56,10 +58,8 @@ def proved_fit(
             return (
                 f"the fitted network is {proof.refuted:.3g} from f at an input, and {room:.3g} is left for it"
             )
-        reached = f"{proof.bound:.3g}" if np.isfinite(proof.bound) else "no bound"
-        return (
-            f"not within {seconds:g} s, in which {reached} was proved for the distance to the fitted network"
-        )
+        reached = f"; {proof.bound:.3g} was reached" if proof.bound <= _USEFUL * room else ""
+        return f"the distance to the fitted network takes more than {seconds:g} s of the processor to prove{reached}"
     certificate = _combined(inner, f, claimed(proof.bound), proof.cells)
     if not certificate.bound <= eps:
         return f"{certificate.bound:.4g} is proved, above eps={eps:g}"
@@ -79,7 +79,7 @@ def _bound(
     deadline, target = time.process_time() + seconds, min(room, tight)
     while True:
         left = deadline - time.process_time()
-        effort = Effort(degree, degree, cells, left / 2 if target < room else left)
+        effort = Effort(degree, degree, cells, left / 2 if target < room else left, _OVERRUN)
         try:
             proof = lattice_bound(f, numbers, source.lo, source.hi, target, effort, progress)
         except SingularError as problem:

@@ -28,6 +28,7 @@ _SMALLEST = 2.0**-26  # of a side of the box: smaller cells are not split
 _SINGULAR = 2.0**-20  # of a side: a cell so small on which f is not bounded is reported
 _MEMORY = 12_000_000  # numbers of the largest array
 _MOST_CELLS = 1024  # at once
+_FIRST = 12  # the part of the time after which the pace is known
 
 Progress = Callable[[str], None]
 Cells = NDArray[np.bool_]  # a choice of cells
@@ -35,12 +36,20 @@ Cells = NDArray[np.bool_]  # a choice of cells
 
 @dataclass(frozen=True)
 class Effort:
-    """The degree of f, that of the tables of the network, cells along each axis at first, and the time allowed."""
+    """The degree of f, that of the tables of the network, cells along each axis at first, and the time allowed.
+
+    `overrun`: a proof that would take more than so many times its time, at the pace of its first twelfth, is given up."""
 
     degree: int
     table: int
     cells: int
     seconds: float = math.inf
+    overrun: float = math.inf
+
+    def is_over(self, elapsed: float, waiting: float) -> bool:
+        """Whether a proof ends now, with this share of the box waiting."""
+        hopeless = elapsed > self.seconds / _FIRST and elapsed > self.overrun * self.seconds * (1 - waiting)
+        return elapsed > self.seconds or hopeless
 
     @classmethod
     def for_target(cls, d: int, relative: float, kinks: bool, seconds: float = math.inf) -> Effort:
@@ -224,6 +233,11 @@ def lattice_bound(
     rows = network.rows(effort.table)
     most = max(16, min(_MOST_CELLS, _MEMORY // max(rows, 8 * len(search.x.exponents))))
 
+    wide = search.sides > 0
+
+    def share(half: Array) -> float:
+        return float((2 * half[:, wide] / search.sides[wide]).prod(1).sum())
+
     def result(finished: bool, bound: float) -> LatticeBound:
         found = search.refuted if search.refuted > target else None
         return LatticeBound(
@@ -235,7 +249,8 @@ def lattice_bound(
         if len(centre) > most:
             pending.append((centre[most:], half[most:], sizes[most:]))
             centre, half, sizes = centre[:most], half[:most], sizes[:most]
-        late = time.process_time() - started > effort.seconds
+        waiting = sum(share(part[1]) for part in (*pending, (centre, half)))
+        late = effort.is_over(time.process_time() - started, waiting)
         if late or search.refuted > target or (half <= _SMALLEST * search.sides).all(1).any():
             left = max(float(part[2].max()) for part in (*pending, (centre, half, sizes)))
             return result(False, max(left, search.worst))
@@ -244,8 +259,6 @@ def lattice_bound(
             made = split(again_centre, again_half)
             copies = len(made[0]) // len(again_centre)
             pending.append((*made, np.tile(again_sizes, copies)))
-        waiting = sum(len(part[0]) for part in pending)
-        progress(
-            f"proving: {search.cells:,} cells done, {waiting:,} waiting, bound so far {search.worst:.3g}"
-        )
+        cells = sum(len(part[0]) for part in pending)
+        progress(f"proving: {search.cells:,} cells done, {cells:,} waiting, bound so far {search.worst:.3g}")
     return result(True, search.worst)

@@ -5,9 +5,34 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 CELLS, LATTICE = "tests/check/test_cell_values.py", "tests/check/test_lattice.py"
+FITTED = "tests/check/test_fitted.py"
 TRACED, GRADIENTS = "tests/check/test_traced.py", "tests/check/test_gradients.py"
 
 CHECK_TRACED = [
+    Mutation(
+        "check_fitted: interpolation of neurons",
+        "attnc/check/fitted.py",
+        "found[i] = up((own + neurons @ np.abs(self.w2[i])) * (1 + 2.0**-30))",
+        "found[i] = up(own * (1 + 2.0**-30))",
+        "neurons are taken to be polynomials",
+        (f"{FITTED}::test_bounds_of_cells_hold_at_points",),
+    ),
+    Mutation(
+        "check_fitted: sum of the parts",
+        "attnc/check/network.py",
+        "if not (executed <= arb(certificate.bound) and own <= arb(certificate.approximation) and terms):",
+        "if False:",
+        "the bound need not be as large as the two that it is made of",
+        (f"{FITTED}::test_an_altered_certificate_is_not_proved",),
+    ),
+    Mutation(
+        "check_fitted: the network against the fitted one",
+        "attnc/check/network.py",
+        "cells += require(check_network(program, numbers, inner), inner.name).cells",
+        "cells += check_network(program, numbers, inner).cells",
+        "the attention need not be near the fitted network",
+        (f"{FITTED}::test_an_altered_certificate_is_not_proved",),
+    ),
     Mutation(
         "check_traced: products of discs",
         "attnc/check/cell_operations.py",

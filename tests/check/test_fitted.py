@@ -10,8 +10,10 @@ import torch
 from flint import arb
 
 import attnc
+from attnc.check.fitted import FitProof
 from attnc.check.network import check_network
 from attnc.functions.balls import working
+from attnc.program import Affine, Pointwise, Program, Traced
 from attnc.program.evaluate import exact
 from attnc.records.fitted import meaning
 
@@ -42,10 +44,40 @@ def test_it_is_proved_again_from_the_file(net: attnc.Network, tmp_path) -> None:
     assert attnc.verify(tmp_path / "fit.attnc").status == "proved"
 
 
-@pytest.mark.parametrize("change", ["distance", "function", "bound", "missing"])
+@pytest.mark.parametrize("steep", [0.01, 1.0, 25.0])
+def test_bounds_of_cells_hold_at_points(steep: float) -> None:
+    """|g - f| in balls is at most the bound of its cell, also where g is steep or saturated and f is small."""
+    draw = np.random.default_rng(round(100 * steep))
+    f = Traced(0, 2, (("multiply", 0, 1), ("sin", 2)), (3,))
+    first = Affine(0, steep * draw.normal(size=(4, 2)), draw.normal(size=4))
+    last = Affine(2, draw.normal(size=(1, 4)), draw.normal(size=1))
+    program = Program((2,), (first, Pointwise(1, attnc.functions.get("tanh")), last))
+    proof = FitProof(f, program, np.full(2, -1.0), np.full(2, 1.0), 1e6)
+    centre, half = draw.uniform(-0.9, 0.9, (40, 2)), 10.0 ** draw.uniform(-4, -1, (40, 2))
+    low, high = centre - half, centre + half
+    worst, _, _ = proof.bounds(low, high, 6)
+    assert np.isfinite(worst).sum() >= 20
+    for cell in np.flatnonzero(np.isfinite(worst)):
+        x = low[cell] + draw.choice([0.0, 0.5, 1.0, draw.random()], (8, 2)) * (high[cell] - low[cell])
+        x = np.clip(x, low[cell], high[cell])
+        meant = exact(program, x, 256).ravel()
+        with working(256):
+            for point, g in zip(x.tolist(), meant, strict=True):
+                assert abs(g - (arb(point[0]) * arb(point[1])).sin()) <= arb(float(worst[cell]))
+
+
+@pytest.mark.parametrize("change", ["distance", "function", "bound", "missing", "domain", "part"])
 def test_an_altered_certificate_is_not_proved(net: attnc.Network, change: str) -> None:
     c = net.certificate
     facts = {**c.facts}
+    if change == "domain":
+        wide = attnc.Box(-2, 2, shape=(1, 2))
+        assert not check_network(net.program, net.numbers(), replace(c, holds_for=wide))
+        return
+    if change == "part":
+        small = replace(c.children[0], bound=1e-300, approximation=1e-300, rounding=0.0)
+        assert not check_network(net.program, net.numbers(), replace(c, children=(small,)))
+        return
     if change == "distance":
         facts["distance"] = c.facts["distance"] / 8
     elif change == "function":
