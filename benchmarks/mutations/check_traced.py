@@ -15,7 +15,7 @@ CHECK_TRACED = [
         "found[i] = up((own + neurons @ np.abs(self.w2[i])) * (1 + 2.0**-30))",
         "found[i] = up(own * (1 + 2.0**-30))",
         "neurons are taken to be polynomials",
-        (f"{FITTED}::test_bounds_of_cells_hold_at_points",),
+        (f"{FITTED}::test_what_interpolation_does_not_see_is_bounded",),
     ),
     Mutation(
         "check_fitted: sum of the parts",

@@ -11,6 +11,7 @@ from flint import arb
 
 import attnc
 from attnc.check.fitted import FitProof
+from attnc.check.lattice import chebyshev
 from attnc.check.network import check_network
 from attnc.functions.balls import working
 from attnc.program import Affine, Pointwise, Program, Traced
@@ -64,6 +65,21 @@ def test_bounds_of_cells_hold_at_points(steep: float) -> None:
         with working(256):
             for point, g in zip(x.tolist(), meant, strict=True):
                 assert abs(g - (arb(point[0]) * arb(point[1])).sin()) <= arb(float(worst[cell]))
+
+
+def test_what_interpolation_does_not_see_is_bounded() -> None:
+    """f agrees with one neuron at the nodes of the cell, so that only the remainder is left."""
+    node = float(np.abs(chebyshev(2)[0]).max())
+    steep, half = 1.5, 0.25
+    slope = np.tanh(steep * half * node) / (half * node)
+    f = Traced(0, 1, (("constant", float(slope)), ("multiply", 0, 1)), (2,))
+    tanh = Pointwise(1, attnc.functions.get("tanh"))
+    program = Program((1,), (Affine(0, np.full((1, 1), steep)), tanh, Affine(2, np.ones((1, 1)))))
+    proof = FitProof(f, program, np.array([-half]), np.array([half]), 1.0)
+    (worst,), _, _ = proof.bounds(np.array([[-half]]), np.array([[half]]), 2)
+    x = np.linspace(-half, half, 401)
+    seen = np.abs(np.tanh(steep * x) - slope * x).max()
+    assert 1e-4 < seen <= worst < np.inf
 
 
 @pytest.mark.parametrize("change", ["distance", "function", "bound", "missing", "domain", "part"])

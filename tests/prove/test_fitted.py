@@ -23,11 +23,14 @@ def numbers(draw: np.random.Generator, d: int, steep: float) -> FittedNumbers:
     )
 
 
+def affine(weight: np.ndarray, bias: np.ndarray, x: list[arb]) -> list[arb]:
+    pairs = zip(weight, bias, strict=True)
+    return [sum((arb(w) * s for w, s in zip(row, x, strict=True)), arb(b)) for row, b in pairs]
+
+
 def value(g: FittedNumbers, x: list[arb]) -> list[arb]:
     """The network at a point, in balls."""
-    z = [sum((arb(w) * s for w, s in zip(row, x, strict=True)), arb(b)) for row, b in zip(g.w1, g.b1, strict=True)]  # fmt: skip
-    bent = [s.tanh() for s in z]
-    return [sum((arb(w) * s for w, s in zip(row, bent, strict=True)), arb(b)) for row, b in zip(g.w2, g.b2, strict=True)]  # fmt: skip
+    return affine(g.w2, g.b2, [s.tanh() for s in affine(g.w1, g.b1, x)])
 
 
 @pytest.mark.parametrize("steep", [1e-3, 1.0, 30.0, 1e4])
