@@ -36,8 +36,9 @@ from attnc.records.layers import Layer
 DEGREES = {1: (4, 8, 12, 16, 20, 24, 30), 2: (4, 6, 8, 10, 12, 14, 16, 20), 3: (4, 6, 8, 10, 12, 14)}
 FEW_DEGREES = (3, 4, 6, 8, 10)  # of four variables and more
 SHARE = 0.04  # of the claim: what interpolation may add before a cell is halved
-KINKED = 0.6  # of the claim: the rest of a cell with a kink that is tried
+KINKED = 0.9  # of the claim: the rest of a cell with a kink that is tried
 MOST_CELLS, MOST_NODES = 1 << 20, 1 << 31
+HELPS = 0.95  # of what decides the degree: halving along an axis must lower it to this
 FIRST = 3  # intervals of each axis at the start
 _CHUNK, _BATCH = 1 << 19, 2048  # numbers of an array, and cells, at once
 _MOST_RANGES = 1 << 16  # cells on which f is bounded
@@ -117,7 +118,7 @@ class Proof:
         """The axis along which each cell is to be halved; -1 where the claim is proved."""
         found = np.full(len(low), -2)
         sizes = self._sizes(low, high)
-        degree, _ = self._degrees(sizes)
+        degree, excess = self._degrees(sizes)
         for n in self.degrees:
             (chosen,) = np.nonzero(degree == n)
             rows = max(1, _CHUNK // (n + 1) ** self.axes)
@@ -126,7 +127,7 @@ class Proof:
                 found[part] = self._at_nodes(low[part], high[part], n)
         (left,) = np.nonzero(found == -2)
         if len(left):
-            found[left] = self._best_axis(low[left], high[left])
+            found[left] = self._best_axis(low[left], high[left], excess[left])
         return found
 
     def _degrees(self, sizes: _Sizes) -> tuple[Array, Array]:
@@ -202,8 +203,8 @@ class Proof:
         known = sizes.defined & cells.defined & (sizes.least > 0)
         return np.where(known, worst, np.inf), along, sizes.rest
 
-    def _best_axis(self, low: Array, high: Array) -> Array:
-        """The axis along which halving helps most, judged by a cell of half the width in the middle."""
+    def _best_axis(self, low: Array, high: Array, excess: Array) -> Array:
+        """The axis along which halving helps most, judged by a cell of half the width in the middle; the widest if none helps."""
         gain = np.empty((self.axes, len(low)))
         for j in range(self.axes):
             quarter = (high[:, j] - low[:, j]) / 4
@@ -211,7 +212,8 @@ class Proof:
             inner[:, j], outer[:, j] = low[:, j] + quarter, high[:, j] - quarter
             gain[j] = self._degrees(self._sizes(inner, outer))[1]
         width = (high - low).T / np.maximum(self.high - self.low, LEAST)[:, None]
-        hopeless = ~np.isfinite(gain).any(0)
+        least = np.where(np.isnan(gain), np.inf, gain).min(0)
+        hopeless = ~(np.isfinite(least) & (least <= HELPS * excess))
         best = np.argmin(np.where(width > 0, gain, np.inf), 0)
         return np.asarray(np.where(hopeless, np.argmax(width, 0), best))
 

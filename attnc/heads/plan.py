@@ -90,10 +90,10 @@ def smallest(plan: Plan, eps: float) -> HeadCandidate:
 
 
 def _steadier(plan: Plan, eps: float, found: HeadCandidate) -> HeadCandidate:
-    """A head that is not larger and whose values cancel less, if there is one; else `found`.
+    """A smaller head whose values cancel less, if there is one; else `found`.
 
     At a kink, least squares in float64 accepts values of 1e5 that cancel: their rounding is still far below eps, but another
-    library's exp moves the output by as much. Larger ridges find smaller values, and often fewer anchors."""
+    library's exp moves the output by as much. Larger ridges find smaller values, and often need fewer anchors."""
     if plan.dtype != "float64" or not target_of(plan, eps).kinks or plan.design not in ("auto", "tuned"):
         return found
     for share in _DAMPINGS:
@@ -103,7 +103,7 @@ def _steadier(plan: Plan, eps: float, found: HeadCandidate) -> HeadCandidate:
         search.gallop(found.numbers.anchors_per_head)
         if search.found is not None:
             smaller = search.close_gap(search.found)
-            found = min(found, smaller, key=lambda each: (each.numbers.anchors_per_head, each.rounding))
+            found = min(found, smaller, key=lambda each: (each.numbers.anchors_per_head, each.bound))
     return found
 
 
