@@ -21,8 +21,8 @@ from attnc.frontends import aten
 from attnc.frontends.activations import RefusedError
 from attnc.frontends.tape import Symbols, Tape, TooLongError
 from attnc.frontends.tape_writer import Writer
+from attnc.frontends.trace_dtypes import constants_as, converted, converted_one, values
 from attnc.frontends.trace_operations import MOVES, OPERATIONS, SHAPED
-from attnc.frontends.trace_piecewise import COMPARISONS, LOGICAL
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program.traced import BALLS, MOST_OPERATIONS, Traced
 
@@ -170,6 +170,7 @@ class _Reader:
     def __init__(self, tape: Tape, writer: Writer) -> None:
         self.tape, self.writer = tape, writer
         self.problems: dict[str, Problem] = {}
+        self.own = torch.float64  # the dtype of f's input
 
     def read(self, graph: fx.GraphModule, shape: tuple[int, ...]) -> Symbols:
         known: dict[fx.Node, Any] = {}
@@ -177,6 +178,7 @@ class _Reader:
         for node in graph.graph.nodes:
             if node.op == "placeholder":
                 known[node] = Symbols(torch.arange(math.prod(shape)).reshape(shape))
+                self.own = values(node)[0].dtype
             elif node.op == "get_attr":
                 known[node] = self._held(getattr(graph, str(node.target)))
             elif node.op == "output":
@@ -205,8 +207,8 @@ class _Reader:
 
     def _run(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         name = aten.name(node)
-        values = [known[n] for n in node.all_input_nodes]
-        if any(value is _Unknown for value in values):
+        given = [known[n] for n in node.all_input_nodes]
+        if any(value is _Unknown for value in given):
             return _Unknown
         try:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
@@ -216,9 +218,9 @@ class _Reader:
                 return _Missing if isinstance(whole, tuple) and whole[at] is None else whole[at]
             if name == "_linalg_check_errors":
                 return None
-            if any(value is _Missing for value in values):
+            if any(value is _Missing for value in given):
                 raise RefusedError("uses positions (of a sort or a maximum), which are not traced")
-            if not any(_symbolic(value) for value in values):
+            if not any(_symbolic(value) for value in given):
                 return node.target(
                     *fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get)
                 )  # type: ignore[operator]
@@ -240,18 +242,19 @@ class _Reader:
             raise RefusedError("changes a tensor in place that existed before the call")
         if name in SHAPED:
             return self._shaped(node, known)
-        _check_dtype(node, known)
+        depending = {n for n in node.all_input_nodes if _symbolic(known[n])}
+        dtype = constants_as(node, depending, self.own)
         if name in MOVES:
-            return self._moved(node, known)
+            return self._moved(node, known, dtype)
         if name not in OPERATIONS:
             raise RefusedError("is not traced")
         given = {
             key: fx.node.map_arg(value, lambda n: known[n]) for key, value in aten.arguments(node).items()
         }
-        return OPERATIONS[name](self.writer, **_known_words(name, given))
+        return OPERATIONS[name](self.writer, **_known_words(name, converted(given, dtype)))
 
-    def _moved(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-        """torch applies the operation to the numbers of the values."""
+    def _moved(self, node: fx.Node, known: dict[fx.Node, Any], dtype: torch.dtype | None) -> Any:
+        """torch applies the operation to the numbers of the values; constants are converted to a dtype first."""
         name = aten.name(node)
         kept: Any = (
             (node.args[1:], node.kwargs) if name in ("index", "index_select", "gather", "take") else ()
@@ -268,7 +271,7 @@ class _Reader:
             value = known[n]
             if isinstance(value, tuple):
                 return tuple(v.at for v in value)
-            return value if n in indices else self.writer.symbols(value)
+            return value if n in indices else self.writer.symbols(converted_one(value, dtype))
 
         args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
         if name == "_to_copy":
@@ -281,9 +284,7 @@ class _Reader:
 
         def zeros(n: fx.Node) -> Any:
             value = known[n]
-            return (
-                torch.zeros(value.shape, dtype=_values(n)[0].dtype) if isinstance(value, Symbols) else value
-            )
+            return torch.zeros(value.shape, dtype=values(n)[0].dtype) if isinstance(value, Symbols) else value
 
         return node.target(*fx.node.map_arg(node.args, zeros), **fx.node.map_arg(node.kwargs, zeros))  # type: ignore[operator]
 
@@ -308,30 +309,6 @@ def _nodes(args: Any) -> set[fx.Node]:
     return found
 
 
-def _check_dtype(node: fx.Node, known: dict[fx.Node, Any]) -> None:
-    """Raise if a value is rounded to a dtype of fewer digits."""
-    results = [v for v in _values(node) if v is not None]
-    before = [
-        v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None
-    ]
-    name = aten.name(node)
-    truths = name in COMPARISONS or (
-        name in LOGICAL.keys() | MOVES and all(dtype == torch.bool for dtype in before)
-    )
-    for result in results[:1]:
-        if result.dtype == torch.bool and truths:
-            continue
-        if not result.dtype.is_floating_point or result.dtype in (torch.float16, torch.bfloat16):
-            raise RefusedError(f"returns {result.dtype} numbers that depend on the input")
-        if result.dtype == torch.float32 and torch.float64 in before:
-            raise RefusedError("casts numbers from float64 to float32, which rounds them")
-
-
-def _values(node: fx.Node) -> list[Any]:
-    found = node.meta.get("val", node.meta.get("tensor_meta"))
-    return list(found) if isinstance(found, (list, tuple)) and not hasattr(found, "dtype") else [found]
-
-
 _IGNORED = (
     "memory_format",
     "dtype",
@@ -345,7 +322,7 @@ _IGNORED = (
 
 
 def _known_words(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without those that change no number (`_check_dtype` looks at dtypes)."""
+    """The arguments without those that change no number (`trace_dtypes` looks at dtypes)."""
     return {key: value for key, value in given.items() if key not in _IGNORED}
 
 

@@ -72,7 +72,6 @@ def test_a_changed_head_and_a_measured_one_are_not_called_proved(tmp_path: Path,
     assert not attnc.plot.report(changed, path)
     assert ">proved<" not in path.read_text(encoding="utf-8")
 
-
     def bend(s: torch.Tensor) -> torch.Tensor:
         return torch.tanh(s)
 

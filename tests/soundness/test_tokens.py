@@ -11,7 +11,9 @@ from attnc.errors import NotExactError
 from attnc.program.tokens import run
 from tests.soundness.token_programs import random_program
 
-pytestmark = pytest.mark.filterwarnings("ignore::attnc.errors.ConditionWarning")  # random conditions may never hold
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::attnc.errors.ConditionWarning"
+)  # random conditions may never hold
 
 
 def _agrees(seed: int) -> bool | None:

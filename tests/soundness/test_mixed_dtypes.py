@@ -1,0 +1,77 @@
+"""Truth values and float32 numbers in a function of float64 numbers: what is traced is what torch computes.
+
+Each function below is 1 on an interval that sampling does not find, and was once proved to be 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnc
+from attnc.frontends.trace import TraceError, trace
+
+BOX = attnc.Box(-1, 1, shape=(1, 1))
+AT, WIDTH = 0.5003, 1e-9
+
+
+def near(x: Tensor) -> Tensor:
+    return (x - AT).abs() < WIDTH
+
+
+def peak(x: Tensor) -> Tensor:
+    return torch.relu(WIDTH - (x - AT).abs()) / WIDTH
+
+
+def copied(x: Tensor) -> Tensor:
+    mask = x > 0
+    mask.copy_(torch.tensor(-1.0))
+    return torch.where(mask, peak(x), 0 * x)
+
+
+def undefined(x: Tensor) -> Tensor:
+    return torch.sqrt((x - AT) ** 2 - WIDTH**2)
+
+
+HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "and with a negative constant": lambda x: torch.where(
+        torch.logical_and(near(x), torch.tensor(-1.0)), peak(x), 0 * x
+    ),
+    "or with a negative constant": lambda x: torch.where(
+        torch.logical_or(near(x), torch.tensor(-1.0)), peak(x), 0 * x
+    ),
+    "a number copied to a mask": copied,
+    "NaN of a root": lambda x: torch.where(torch.isnan(undefined(x)), torch.ones_like(x), 0 * x),
+    "an infinite quotient": lambda x: torch.where(
+        torch.isinf(1 / torch.relu((x - AT) ** 2 - WIDTH**2)), torch.ones_like(x), 0 * x
+    ),
+    "a truth value and nearly 1": lambda x: torch.where((x > -5) > 0.99999999999, 0 * x, peak(x)),
+    "a truth value and nearly 0": lambda x: torch.where((x > 5) >= 1e-60, peak(x), 0 * x),
+    "a tenth in float32": lambda x: torch.where(torch.where(x > -5, 0.1, 0.2) > 0.1, 0 * x, peak(x)),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_torch_computes_is_within_the_bound(name: str) -> None:
+    f = HIDDEN[name]
+    x = torch.full((1, 1, 1), AT, dtype=torch.float64)
+    assert float(f(x)) > 0.99
+    net = attnc.compile(f, domain=BOX, eps=0.05, dtype=torch.float64, time_limit=5)
+    assert not net.certificate.proved or abs(float(net(x) - f(x))) <= net.certificate.bound
+
+
+def test_a_constant_beside_a_mask_is_the_float32_number() -> None:
+    def f(x: Tensor) -> Tensor:
+        return 4 * x + (x > -2) * 0.1 * x
+
+    net = attnc.compile(f, domain=BOX, eps=1e-10, dtype=torch.float64)
+    x = torch.ones(1, 1, 1, dtype=torch.float64)
+    assert net.certificate.proved and abs(float(net(x) - f(x))) <= net.certificate.bound
+
+
+def test_float32_arithmetic_of_masks_is_refused() -> None:
+    with pytest.raises(TraceError, match="computes in float32"):
+        trace(lambda x: 4 * x + (x > -2).float() / 3 * x, BOX)
+    assert trace(lambda x: 4 * x + (x > -2).to(x.dtype) / 3 * x, BOX).operations
