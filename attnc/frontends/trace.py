@@ -256,6 +256,7 @@ class _Reader:
     def _moved(self, node: fx.Node, known: dict[fx.Node, Any], dtype: torch.dtype | None) -> Any:
         """torch applies the operation to the numbers of the values; constants are converted to a dtype first."""
         name = aten.name(node)
+        _check_memory(node, known)
         kept: Any = (
             (node.args[1:], node.kwargs) if name in ("index", "index_select", "gather", "take") else ()
         )
@@ -301,6 +302,21 @@ def _symbolic(value: Any) -> bool:
     return isinstance(value, Symbols) or (
         isinstance(value, tuple) and any(isinstance(v, Symbols) for v in value)
     )
+
+
+def _check_memory(node: fx.Node, known: dict[fx.Node, Any]) -> None:
+    """Raise if an operation reads memory, and not numbers at positions: that of a value is laid out differently from torch's."""
+    name, given = aten.name(node), aten.arguments(node)
+    if name == "view" and "dtype" in given:
+        raise RefusedError("reads the bits of numbers as another dtype")
+    if name not in ("as_strided", "_reshape_alias"):
+        return
+    before, at = values(node.all_input_nodes[0])[0], known[node.all_input_nodes[0]].at
+    last = sum((n - 1) * step for n, step in zip(given["size"], given["stride"], strict=True))
+    last += given.get("storage_offset") or 0
+    plain = all(t.is_contiguous() and t.storage_offset() == 0 for t in (before, at))
+    if not (plain and last < at.numel()):
+        raise RefusedError("reads the memory of a tensor that is a view of another")
 
 
 def _nodes(args: Any) -> set[fx.Node]:

@@ -1,4 +1,4 @@
-"""Truth values and float32 numbers in a function of float64 numbers: what is traced is what torch computes.
+"""What is traced is what torch computes: truth values and float32 numbers in a function of float64 numbers, and memory.
 
 Each function below is 1 on an interval that sampling does not find, and was once proved to be 0."""
 
@@ -75,3 +75,25 @@ def test_float32_arithmetic_of_masks_is_refused() -> None:
     with pytest.raises(TraceError, match="computes in float32"):
         trace(lambda x: 4 * x + (x > -2).float() / 3 * x, BOX)
     assert trace(lambda x: 4 * x + (x > -2).to(x.dtype) / 3 * x, BOX).operations
+
+
+def test_memory_that_is_laid_out_otherwise_is_not_read() -> None:
+    """Sums of transposed tensors keep their layout, which `as_strided` sees."""
+
+    def f(x: Tensor) -> Tensor:
+        moved = x.transpose(-1, -2) + 0.25
+        read = torch.as_strided(moved, (len(x), 2, 2), (4, 2, 1)) - 0.25
+        return torch.where(read[:, :1, 1:] - x[:, 1:, :1] > 0.5, peak(x[:, :1, :1]), 0 * x[:, :1, :1])
+
+    box = attnc.Box(-1, 1, shape=(2, 2))
+    net = attnc.compile(f, domain=box, eps=0.05, tokens=1, dtype=torch.float64, time_limit=5)
+    x = torch.tensor([[[AT, 0.9], [-0.5, 0.1]]], dtype=torch.float64)
+    assert not net.certificate.proved or abs(float(net(x) - f(x))) <= net.certificate.bound
+    with pytest.raises(TraceError, match="memory"):
+        trace(f, box)
+    assert trace(lambda x: torch.as_strided(x + 1, (len(x), 2), (4, 3)), box).returned
+    with pytest.raises(TraceError, match="bits"):
+        trace(
+            lambda x: x.view(torch.float64) + (x > 0).view(torch.float32)[..., :1],
+            attnc.Box(-1, 1, shape=(1, 4)),
+        )
