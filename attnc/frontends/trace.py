@@ -194,7 +194,16 @@ class _Reader:
             result = result[0]
         if not isinstance(result, (Symbols, Tensor)):
             raise TraceError([Problem("f", f"returns a {type(result).__name__}, not a tensor")])
-        return result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+        found = result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+        self._check_inverses(found)
+        return found
+
+    def _check_inverses(self, found: Symbols) -> None:
+        """Raise if f does not use an inverse: it may catch the error that torch raises where there is none."""
+        reached = set(self.tape.reached(found.at.flatten().tolist()))
+        if any(det not in reached and not self.tape.value_of(det) for det in self.writer.inverted):
+            reason = "inverts a matrix, which may raise an error, and does not use the inverse"
+            raise TraceError([Problem("f", reason)])
 
     def _held(self, value: Any) -> Any:
         """A tensor that existed before the call."""

@@ -97,3 +97,20 @@ def test_memory_that_is_laid_out_otherwise_is_not_read() -> None:
             lambda x: x.view(torch.float64) + (x > 0).view(torch.float32)[..., :1],
             attnc.Box(-1, 1, shape=(1, 4)),
         )
+
+
+@pytest.mark.parametrize("invert", [torch.linalg.inv, lambda m: torch.linalg.solve(m, torch.ones_like(m))])
+def test_an_error_that_f_catches_is_not_overlooked(invert: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> Tensor:
+        matrix = torch.diag_embed(
+            torch.cat([torch.relu((x - AT).abs() - WIDTH), torch.ones_like(x)], -1)[:, 0]
+        )
+        try:
+            invert(matrix)
+        except RuntimeError:
+            return peak(x)
+        return 0 * x
+
+    x = torch.full((1, 1, 1), AT, dtype=torch.float64)
+    net = attnc.compile(f, domain=BOX, eps=0.05, dtype=torch.float64, time_limit=5)
+    assert not net.certificate.proved or abs(float(net(x) - f(x))) <= net.certificate.bound
