@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -112,7 +113,7 @@ def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx
     guard = _Guard()
 
     def guarded(x: Tensor) -> Tensor:
-        with guard:
+        with guard, _no_subclasses(guard):
             return f(x)
 
     try:
@@ -155,6 +156,27 @@ class _Guard(TorchFunctionMode):
         except Exception as problem:
             self.problem = self.problem or problem
             raise
+
+
+@contextmanager
+def _no_subclasses(guard: _Guard) -> Iterator[None]:
+    """Refuses to make another kind of tensor (nn.Parameter) from one that is recorded: its numbers would become constants."""
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if any(_recording(x) for x in (*args, *kwargs.values())):
+                guard.problem = guard.problem or RefusedError("makes a Parameter, or another kind of tensor")
+                raise guard.problem
+            return original(*args, **kwargs)
+
+        return run
+
+    try:
+        torch.Tensor.as_subclass = refusing(torch._C.TensorBase.as_subclass)  # type: ignore[method-assign]
+        torch.Tensor._make_subclass = staticmethod(refusing(torch._C.TensorBase._make_subclass))  # type: ignore[method-assign]
+        yield
+    finally:
+        del torch.Tensor.as_subclass, torch.Tensor._make_subclass  # what is inherited is visible again
 
 
 def _recording(x: Any) -> bool:

@@ -49,6 +49,10 @@ HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "a truth value and nearly 1": lambda x: torch.where((x > -5) > 0.99999999999, 0 * x, peak(x)),
     "a truth value and nearly 0": lambda x: torch.where((x > 5) >= 1e-60, peak(x), 0 * x),
+    "a parameter made from the input": lambda x: torch.where(
+        near(torch.nn.Parameter(x.detach())), peak(x), 0 * x
+    ),
+    "a mask as another kind of tensor": lambda x: torch.where(near(x).as_subclass(Tensor), peak(x), 0 * x),
     "a tenth in float32": lambda x: torch.where(torch.where(x > -5, 0.1, 0.2) > 0.1, 0 * x, peak(x)),
 }
 
@@ -114,3 +118,10 @@ def test_an_error_that_f_catches_is_not_overlooked(invert: Callable[[Tensor], Te
     x = torch.full((1, 1, 1), AT, dtype=torch.float64)
     net = attnc.compile(f, domain=BOX, eps=0.05, dtype=torch.float64, time_limit=5)
     assert not net.certificate.proved or abs(float(net(x) - f(x))) <= net.certificate.bound
+
+
+def test_parameters_are_made_as_before_after_a_recording() -> None:
+    with pytest.raises(TraceError, match="Parameter"):
+        trace(lambda x: torch.nn.Parameter(x.detach()) * x, BOX)
+    assert "as_subclass" not in vars(Tensor) and "_make_subclass" not in vars(Tensor)
+    assert type(torch.nn.Parameter(torch.ones(1))) is torch.nn.Parameter
