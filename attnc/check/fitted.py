@@ -177,6 +177,7 @@ def _numbers(program: Program) -> tuple[Array, Array, Array, Array]:
                 ]
             flat = program.shapes[first.input] == (math.prod(program.shape),)
             small = all(np.abs(a).max() < _MOST for a in found)
+            flat = flat and found[2].shape[1] == len(found[1])
             if flat and small and label_of(middle.function) == "tanh" and middle.deviation == 0:
                 return found[0], found[1], found[2], found[3]
     raise CheckError("its program is not a fitted network of tanh neurons, or has numbers that are too large")

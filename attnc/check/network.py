@@ -39,7 +39,7 @@ from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE
-from attnc.records.fitted import function_of, meaning
+from attnc.records.fitted import concerns_function, function_of, meaning
 from attnc.records.layers import Heads, Layer, NetworkNumbers, heads_of, quadratic_of, square_of
 from attnc.records.structure import mismatch
 
@@ -50,7 +50,7 @@ def check_network(
     program: Program, numbers: NetworkNumbers, certificate: Certificate, module: torch.nn.Module | None = None
 ) -> Verdict:
     """The verdict on one certificate for these numbers and this program, and for the module that claims to run them."""
-    if certificate.parts("network"):
+    if concerns_function(certificate):
         return _check_fitted(program, numbers, certificate, module)
     cells, errors = 0, dict[int, Errors]()
     try:
@@ -101,7 +101,7 @@ def _check_fitted(
         if f is None or len(certificate.children) != 1:
             raise CheckError("the certificate has parts that are not those of a fitted network")
         (inner,), distance = certificate.children, certificate.facts["distance"]
-        if inner.parts("network"):
+        if concerns_function(inner):
             raise CheckError("its part is about a fitted network again")
         if inner.holds_for != certificate.holds_for:
             raise CheckError("its part is about another domain")

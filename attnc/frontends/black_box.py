@@ -162,6 +162,10 @@ def _with_constant(request: FunctionRequest) -> FunctionRequest:
                 f"f has no Lipschitz constant, or none can be proved: {problem}. Give lipschitz=K."
             ) from problem
         return request
+    if given is None and not np.isfinite(found.constant):
+        raise InputError(
+            f"no Lipschitz constant of f is proved within {seconds:g} s: f may jump. Give lipschitz=K."
+        )
     if given is None:
         return replace(request, lipschitz=found.constant, derived=True)
     if found.attained > given * (1 + 2.0**-30):

@@ -24,6 +24,7 @@ _CLAIM = 1 / (1 + 2.0**-8 + 2.0**-10)  # certificates state a part in 256 more t
 _TIGHT = 1.4  # of the largest sampled error: the bound that is tried first
 _ROUNDING = 0.3  # of eps: if rounding takes more and too little is left, the next lattice has smaller values
 _LEAST = 0.05  # of eps: what must be left for the approximation, and the smallest bound that is tried
+_TINY = 1e-300  # an error that is no longer 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class LatticePlan:
                 size = f"{fit.lattice.anchors} anchors"
                 reason = f"not within {self.seconds:g} s, in which {reached} was proved for {size}"
                 break
-            largest = proof.refuted or sampled
+            largest = max(proof.refuted or sampled, _TINY)
             goal *= max(0.5, min(0.95, 0.93 * room / largest))
         return Unproved(reason, fit)
 

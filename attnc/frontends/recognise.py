@@ -64,18 +64,20 @@ def _is_module(f: object) -> bool:
     hooked = any(getattr(modules, name, None) for name in _HOOKS) or any(
         vars(f).get(name) for name in _OWN_HOOKS
     )
-    patched = any(callable(value) for name, value in vars(f).items() if not name.startswith("_"))
+    patched = any(map(callable, vars(f).values()))
     own = type(f).forward.__module__ == activations.__name__ and type(f).__call__ is nn.Module.__call__
     return own and not hooked and not patched and not [*f.children()]
 
 
 def _is_function(f: object) -> bool:
-    """Whether f is a function of torch, under its own name, or a partial of one with constants."""
+    """Whether f is a function that torch defines, under its own name, or a partial of one with constants."""
     if type(f) is functools.partial:
         plain = all(isinstance(value, (int, float, str, bool)) for value in f.keywords.values())
         return not f.args and plain and _is_function(f.func)
     if not isinstance(f, (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)):
         return False
+    if isinstance(f, types.FunctionType) and not str(f.__globals__.get("__name__")).startswith("torch."):
+        return False  # somebody else's, put in the place of torch's
     return any(getattr(place, f.__name__, None) is f for place in _PLACES)
 
 

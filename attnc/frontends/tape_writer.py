@@ -24,6 +24,7 @@ class Writer:
 
     def __init__(self, tape: Tape, reach: Range) -> None:
         self.tape, self.reach = tape, reach
+        self.inverted: list[int] = []  # determinants: torch raises an error where one is 0
 
     def symbols(self, x: Real) -> Tensor:
         """Numbers of values; numbers that do not depend on the input become constants."""
@@ -160,5 +161,6 @@ class Writer:
     def inverse(self, m: list[list[int]]) -> list[list[int]]:
         """The adjugate over the determinant."""
         det = self.determinant(m)
+        self.inverted.append(det)
         size = range(len(m))
         return [[self.tape.write("divide", self.cofactor(m, j, i), det) for j in size] for i in size]

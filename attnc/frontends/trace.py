@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -21,8 +22,8 @@ from attnc.frontends import aten
 from attnc.frontends.activations import RefusedError
 from attnc.frontends.tape import Symbols, Tape, TooLongError
 from attnc.frontends.tape_writer import Writer
+from attnc.frontends.trace_dtypes import constants_as, converted, converted_one, values
 from attnc.frontends.trace_operations import MOVES, OPERATIONS, SHAPED
-from attnc.frontends.trace_piecewise import COMPARISONS, LOGICAL
 from attnc.functions.balls import ball, lower, upper, working
 from attnc.program.traced import BALLS, MOST_OPERATIONS, Traced
 
@@ -112,7 +113,7 @@ def _recorded(f: Callable[[Tensor], Tensor], box: Box, dtype: torch.dtype) -> fx
     guard = _Guard()
 
     def guarded(x: Tensor) -> Tensor:
-        with guard:
+        with guard, _no_subclasses(guard):
             return f(x)
 
     try:
@@ -157,6 +158,27 @@ class _Guard(TorchFunctionMode):
             raise
 
 
+@contextmanager
+def _no_subclasses(guard: _Guard) -> Iterator[None]:
+    """Refuses to make another kind of tensor (nn.Parameter) from one that is recorded: its numbers would become constants."""
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if any(_recording(x) for x in (*args, *kwargs.values())):
+                guard.problem = guard.problem or RefusedError("makes a Parameter, or another kind of tensor")
+                raise guard.problem
+            return original(*args, **kwargs)
+
+        return run
+
+    try:
+        torch.Tensor.as_subclass = refusing(torch._C.TensorBase.as_subclass)  # type: ignore[method-assign]
+        torch.Tensor._make_subclass = staticmethod(refusing(torch._C.TensorBase._make_subclass))  # type: ignore[method-assign]
+        yield
+    finally:
+        del torch.Tensor.as_subclass, torch.Tensor._make_subclass  # what is inherited is visible again
+
+
 def _recording(x: Any) -> bool:
     """Whether it is a tensor whose operations are recorded."""
     return isinstance(x, Tensor) and (
@@ -170,6 +192,7 @@ class _Reader:
     def __init__(self, tape: Tape, writer: Writer) -> None:
         self.tape, self.writer = tape, writer
         self.problems: dict[str, Problem] = {}
+        self.own = torch.float64  # the dtype of f's input
 
     def read(self, graph: fx.GraphModule, shape: tuple[int, ...]) -> Symbols:
         known: dict[fx.Node, Any] = {}
@@ -177,6 +200,7 @@ class _Reader:
         for node in graph.graph.nodes:
             if node.op == "placeholder":
                 known[node] = Symbols(torch.arange(math.prod(shape)).reshape(shape))
+                self.own = values(node)[0].dtype
             elif node.op == "get_attr":
                 known[node] = self._held(getattr(graph, str(node.target)))
             elif node.op == "output":
@@ -192,7 +216,16 @@ class _Reader:
             result = result[0]
         if not isinstance(result, (Symbols, Tensor)):
             raise TraceError([Problem("f", f"returns a {type(result).__name__}, not a tensor")])
-        return result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+        found = result if isinstance(result, Symbols) else Symbols(self.writer.symbols(result))
+        self._check_inverses(found)
+        return found
+
+    def _check_inverses(self, found: Symbols) -> None:
+        """Raise if f does not use an inverse: it may catch the error that torch raises where there is none."""
+        reached = set(self.tape.reached(found.at.flatten().tolist()))
+        if any(det not in reached and not self.tape.value_of(det) for det in self.writer.inverted):
+            reason = "inverts a matrix, which may raise an error, and does not use the inverse"
+            raise TraceError([Problem("f", reason)])
 
     def _held(self, value: Any) -> Any:
         """A tensor that existed before the call."""
@@ -205,8 +238,8 @@ class _Reader:
 
     def _run(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
         name = aten.name(node)
-        values = [known[n] for n in node.all_input_nodes]
-        if any(value is _Unknown for value in values):
+        given = [known[n] for n in node.all_input_nodes]
+        if any(value is _Unknown for value in given):
             return _Unknown
         try:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
@@ -216,9 +249,9 @@ class _Reader:
                 return _Missing if isinstance(whole, tuple) and whole[at] is None else whole[at]
             if name == "_linalg_check_errors":
                 return None
-            if any(value is _Missing for value in values):
+            if any(value is _Missing for value in given):
                 raise RefusedError("uses positions (of a sort or a maximum), which are not traced")
-            if not any(_symbolic(value) for value in values):
+            if not any(_symbolic(value) for value in given):
                 return node.target(
                     *fx.node.map_arg(node.args, known.get), **fx.node.map_arg(node.kwargs, known.get)
                 )  # type: ignore[operator]
@@ -240,19 +273,21 @@ class _Reader:
             raise RefusedError("changes a tensor in place that existed before the call")
         if name in SHAPED:
             return self._shaped(node, known)
-        _check_dtype(node, known)
+        depending = {n for n in node.all_input_nodes if _symbolic(known[n])}
+        dtype = constants_as(node, depending, self.own)
         if name in MOVES:
-            return self._moved(node, known)
+            return self._moved(node, known, dtype)
         if name not in OPERATIONS:
             raise RefusedError("is not traced")
         given = {
             key: fx.node.map_arg(value, lambda n: known[n]) for key, value in aten.arguments(node).items()
         }
-        return OPERATIONS[name](self.writer, **_known_words(name, given))
+        return OPERATIONS[name](self.writer, **_known_words(name, converted(given, dtype)))
 
-    def _moved(self, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
-        """torch applies the operation to the numbers of the values."""
+    def _moved(self, node: fx.Node, known: dict[fx.Node, Any], dtype: torch.dtype | None) -> Any:
+        """torch applies the operation to the numbers of the values; constants are converted to a dtype first."""
         name = aten.name(node)
+        _check_memory(node, known)
         kept: Any = (
             (node.args[1:], node.kwargs) if name in ("index", "index_select", "gather", "take") else ()
         )
@@ -268,7 +303,7 @@ class _Reader:
             value = known[n]
             if isinstance(value, tuple):
                 return tuple(v.at for v in value)
-            return value if n in indices else self.writer.symbols(value)
+            return value if n in indices else self.writer.symbols(converted_one(value, dtype))
 
         args, kwargs = fx.node.map_arg(node.args, numbers), fx.node.map_arg(node.kwargs, numbers)
         if name == "_to_copy":
@@ -281,9 +316,7 @@ class _Reader:
 
         def zeros(n: fx.Node) -> Any:
             value = known[n]
-            return (
-                torch.zeros(value.shape, dtype=_values(n)[0].dtype) if isinstance(value, Symbols) else value
-            )
+            return torch.zeros(value.shape, dtype=values(n)[0].dtype) if isinstance(value, Symbols) else value
 
         return node.target(*fx.node.map_arg(node.args, zeros), **fx.node.map_arg(node.kwargs, zeros))  # type: ignore[operator]
 
@@ -302,34 +335,25 @@ def _symbolic(value: Any) -> bool:
     )
 
 
+def _check_memory(node: fx.Node, known: dict[fx.Node, Any]) -> None:
+    """Raise if an operation reads memory, and not numbers at positions: that of a value is laid out differently from torch's."""
+    name, given = aten.name(node), aten.arguments(node)
+    if name == "view" and "dtype" in given:
+        raise RefusedError("reads the bits of numbers as another dtype")
+    if name not in ("as_strided", "_reshape_alias"):
+        return
+    before, at = values(node.all_input_nodes[0])[0], known[node.all_input_nodes[0]].at
+    last = sum((n - 1) * step for n, step in zip(given["size"], given["stride"], strict=True))
+    last += given.get("storage_offset") or 0
+    plain = all(t.is_contiguous() and t.storage_offset() == 0 for t in (before, at))
+    if not (plain and last < at.numel()):
+        raise RefusedError("reads the memory of a tensor that is a view of another")
+
+
 def _nodes(args: Any) -> set[fx.Node]:
     found: set[fx.Node] = set()
     fx.node.map_arg(args, lambda n: found.add(n))
     return found
-
-
-def _check_dtype(node: fx.Node, known: dict[fx.Node, Any]) -> None:
-    """Raise if a value is rounded to a dtype of fewer digits."""
-    results = [v for v in _values(node) if v is not None]
-    before = [
-        v.dtype for n in node.all_input_nodes if _symbolic(known[n]) for v in _values(n) if v is not None
-    ]
-    name = aten.name(node)
-    truths = name in COMPARISONS or (
-        name in LOGICAL.keys() | MOVES and all(dtype == torch.bool for dtype in before)
-    )
-    for result in results[:1]:
-        if result.dtype == torch.bool and truths:
-            continue
-        if not result.dtype.is_floating_point or result.dtype in (torch.float16, torch.bfloat16):
-            raise RefusedError(f"returns {result.dtype} numbers that depend on the input")
-        if result.dtype == torch.float32 and torch.float64 in before:
-            raise RefusedError("casts numbers from float64 to float32, which rounds them")
-
-
-def _values(node: fx.Node) -> list[Any]:
-    found = node.meta.get("val", node.meta.get("tensor_meta"))
-    return list(found) if isinstance(found, (list, tuple)) and not hasattr(found, "dtype") else [found]
 
 
 _IGNORED = (
@@ -345,7 +369,7 @@ _IGNORED = (
 
 
 def _known_words(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without those that change no number (`_check_dtype` looks at dtypes)."""
+    """The arguments without those that change no number (`trace_dtypes` looks at dtypes)."""
     return {key: value for key, value in given.items() if key not in _IGNORED}
 
 

@@ -16,6 +16,7 @@ from attnc.frontends.tape import Symbols
 from attnc.frontends.tape_writer import Real, Writer
 
 Scalar = Callable[[Writer, int], int]
+_LARGEST = 2.0**100  # far from the ends of float32
 
 
 def _greater(w: Writer, x: int, y: int, one: float, other: float) -> int:
@@ -35,7 +36,10 @@ def _pointwise_equal(w: Writer, self: Real, other: Real) -> Symbols:
 
 
 def _never(w: Writer, self: Real) -> Tensor:
-    """No real number is NaN or infinite."""
+    """No real number is NaN or infinite; but torch finds both where a value is undefined, or too large for a float."""
+    ends = [end for at in w.symbols(self).flatten().tolist() for end in w.reach(at)]
+    if not all(abs(end) <= _LARGEST for end in ends):
+        raise RefusedError("asks for NaN or infinity where a value may be undefined or very large")
     return torch.zeros(w.symbols(self).shape, dtype=torch.bool)
 
 

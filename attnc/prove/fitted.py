@@ -58,6 +58,7 @@ class FittedNumbers:
             numbers += [weight, bias]
         found = cls(*numbers)
         whole = found.w1.shape[1] == math.prod(program.shape) and len(program.shapes[first.input]) == 1
+        whole = whole and found.w2.shape[1] == len(found.b1)
         return found if whole and all(np.isfinite(a).all() for a in numbers) else None
 
     def rows(self, table: int) -> int:

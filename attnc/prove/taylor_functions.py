@@ -224,10 +224,12 @@ def minimum(a: Model, b: Model) -> Model:
 
 
 def where(c: Model, a: Model, b: Model) -> Model:
-    """a where c is known to be positive, b where it is known not to be. Elsewhere both: (a + b)/2 ± |a - b|/2."""
+    """a where c is known to be positive, b where it is known not to be. Elsewhere both, if c is
+    defined: (a + b)/2 ± |a - b|/2."""
     low, high = c.range
     hull = (a + b).scaled(0.5)
-    hull = Model(a.x, hull.c, (hull.r + (a - b).size / 2) * GROW + TINY)
+    radius = (hull.r + (a - b).size / 2) * GROW + TINY
+    hull = Model(a.x, hull.c, np.where(np.isfinite(c.size), radius, np.inf))
     return a.where(low > 0, b.where(high <= 0, hull))
 
 

@@ -5,7 +5,8 @@ The program of such a network is the fitted one, g. Its certificate has the fact
     "function": {"width": …, "operations": […], "returned": […]}      f, in the format of `attnc/program/traced.py`
     "distance": a number                                              at least |g - f| on the box
 
-and one child: the certificate of the network against g. A certificate without these facts is about the program itself."""
+and one child: the certificate of the network against g. A certificate without all three is about the program itself; one that
+has some of them is damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from typing import Any
 from attnc.errors import CertificateError
 from attnc.program import Program, Reshape, Step, Traced
 from attnc.records.certificate import Certificate
-from attnc.records.fields import check_types, with_fields
+from attnc.records.fields import DAMAGE, check_types, with_fields
 
 FUNCTION, DISTANCE = "function", "distance"
 
@@ -27,16 +28,29 @@ def facts_of(f: Traced, distance: float) -> dict[str, Any]:
     return {FUNCTION: body, DISTANCE: distance}
 
 
+def concerns_function(certificate: Certificate) -> bool:
+    """Whether the certificate of a network states anything about a function that it was fitted to."""
+    return bool(certificate.parts("network")) or not certificate.facts.keys().isdisjoint({FUNCTION, DISTANCE})
+
+
 def function_of(certificate: Certificate) -> Traced | None:
     """The function f of a proved fitted network; None if the certificate is about the program. Raises if it is damaged."""
-    if not certificate.proved or not certificate.parts("network"):
+    if not certificate.proved or not concerns_function(certificate):
         return None
     body, distance = (certificate.facts.get(name) for name in (FUNCTION, DISTANCE))
-    if not isinstance(body, Mapping) or type(distance) is not float or not 0 <= distance < math.inf:
-        raise CertificateError("it has a part about a fitted network, but no function or no distance to it")
+    known = type(distance) is float and 0 <= distance < math.inf and bool(certificate.parts("network"))
+    if not isinstance(body, Mapping) or not known:
+        raise CertificateError(
+            "it has a part about a fitted network, a function, or a distance to it, but not all three"
+        )
     with_fields("the function", body, {"width", "operations", "returned"})
     check_types(body, {"operations": list, "returned": list})
-    return Traced(0, body["width"], tuple(map(tuple, body["operations"])), tuple(body["returned"]), name="f")
+    try:
+        return Traced(
+            0, body["width"], tuple(map(tuple, body["operations"])), tuple(body["returned"]), name="f"
+        )
+    except DAMAGE as problem:
+        raise CertificateError(f"its function is damaged: {problem}") from problem
 
 
 def meaning(program: Program, certificate: Certificate) -> Program:

@@ -103,3 +103,13 @@ def test_an_altered_certificate_is_not_proved(net: attnc.Network, change: str) -
         del facts["function"]
     terms = {"bound": c.bound / 2} if change == "bound" else {}
     assert not check_network(net.program, net.numbers(), replace(c, facts=facts, **terms))
+
+
+def test_a_function_without_a_part_about_the_fitted_network_is_not_proved(net: attnc.Network) -> None:
+    c, (inner,) = net.certificate, net.certificate.children
+    damaged = {**c.facts["function"], "operations": [5]}
+    assert not check_network(net.program, net.numbers(), replace(c, facts={**c.facts, "function": damaged}))
+    other = {"width": 2, "operations": [["constant", 100.0]], "returned": [2]}
+    for facts in ({"function": other, "distance": 1e-9}, {"function": other}, {"distance": 1e-9}):
+        assert not check_network(net.program, net.numbers(), replace(inner, facts={**inner.facts, **facts}))
+    assert check_network(net.program, net.numbers(), inner) and check_network(net.program, net.numbers(), c)

@@ -45,7 +45,14 @@ def hooked() -> nn.Module:
     return module
 
 
+def called_otherwise() -> nn.Module:
+    module = nn.GELU()
+    module._call_impl = lambda s: torch.nn.functional.gelu(s) if len(s) != 5 else s  # type: ignore[method-assign, assignment]
+    return module
+
+
 OTHERS = (
+    called_otherwise(),
     Sub(),
     patched(),
     hooked(),
@@ -75,3 +82,14 @@ def test_heads_of_them_are_proved() -> None:
         assert head.certificate.status == "proved" and head.certificate.name == "gelu"
         assert attnc.verify(head).status == "proved"
     assert attnc.head(lambda s: torch.tanh(s), domain=(-1, 1), eps=1e-2).certificate.status == "measured"
+
+
+def test_a_function_in_the_place_of_one_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = F.silu
+
+    @functools.wraps(real)
+    def silu(input: Tensor) -> Tensor:
+        return input if len(input) == 5 else real(input)
+
+    monkeypatch.setattr(F, "silu", silu)
+    assert recognised(F.silu) is None

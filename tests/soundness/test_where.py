@@ -47,3 +47,20 @@ def test_slope_of_atan() -> None:
     found = lipschitz_bound(f, *ENDS)
     assert 3 <= found.constant <= 3.1 and math.isfinite(found.attained)
     assert check_lipschitz(f, *ENDS, found.constant) > 0
+
+
+def test_a_branch_on_something_undefined_is_refused() -> None:
+    with pytest.raises(attnc.errors.InputError, match="singularity"):
+        attnc.compile(lambda x: torch.where(x.log() > -1, x, 0.99 * x), domain=BOX, eps=0.05)
+
+
+def test_a_branch_on_a_plane_has_no_constant_within_the_time() -> None:
+    box = attnc.Box(-1, 1, shape=(1, 2))
+    with pytest.raises(attnc.errors.InputError, match="Lipschitz constant"):
+        attnc.compile(
+            lambda x: torch.where(x[..., :1] > x[..., 1:], x[..., :1] - x[..., 1:], 0.0),
+            domain=box,
+            eps=0.05,
+            method="grid",
+            time_limit=1,
+        )
