@@ -21,6 +21,7 @@ from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.paper import selectors
 from attnc.paper.selectors import SELECTORS, Selection, analytic_bound, least_error, nystrom, select
+from attnc.paper.selectors.theorems import selector_theorem
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [path for path in (str(ROOT / "benchmarks"),) if path not in sys.path]
@@ -168,16 +169,34 @@ def test_the_theorems_are_sharp(name: str) -> None:
         sharpness=1,
         values="least squares" if name == "relu" else "anchors",
     )
-    assert made.theorem.bound is not None
-    if name == "relu":  # the best spline has half the error of the interpolating one
-        assert 0.49 * made.theorem.bound < made.error < 0.6 * made.theorem.bound
+    if name == "relu":  # the best spline has half the error of the interpolating one, of which the theorem is
+        assert made.theorem.bound is None
+        known = selector_theorem(
+            "relu", attnc.functions.get(f), attnc.Interval(-1, 1), 9, 1.0, own=True
+        ).bound
+        assert known is not None and 0.49 * known < made.error < 0.6 * known
     else:
+        assert made.theorem.bound is not None
         assert 0.98 * made.theorem.bound < made.error <= made.theorem.bound
+
+
+@pytest.mark.parametrize("name", ["hard", "sparsemax", "softmax"])
+def test_a_theorem_has_a_number_only_for_the_values_that_it_names(name: str) -> None:
+    fitted = select("sin", name, anchors=20, domain=(-3, 3), sharpness=1)
+    named = select("sin", name, anchors=20, domain=(-3, 3), sharpness=1, values="anchors")
+    assert fitted.theorem.bound is None and named.theorem.bound is not None
+    assert named.error <= named.theorem.bound
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_nothing_exponential_is_said_of_a_kink(name: str) -> None:
+    names = [select(f, name, anchors=9, domain=(-1, 2), sharpness=0.2).theorem.name for f in ("relu", "sin")]
+    assert names[0] == "no theorem" and "exponential" in names[1]
 
 
 def test_a_kink_off_the_anchors_gets_the_weaker_bound() -> None:
     on, off = (
-        select(laplace, "sparsemax", anchors=10, domain=d, sharpness=1).theorem.bound
+        select(laplace, "sparsemax", anchors=10, domain=d, sharpness=1, values="anchors").theorem.bound
         for d in ((-2, 4), (-2.5, 3.5))
     )
     assert on is not None and off is not None and on < 0.2 * off

@@ -138,7 +138,7 @@ class Selection:
         landmarks = query, self._tokens(points, points)[1]
         at = weights.pseudo_inverse(weights.softmax(landmarks[0] @ landmarks[1].T))
         values = at @ (weights.softmax(query @ key.T) @ self.values)
-        theorem = selector_theorem("softmax", self.function, self.domain, m, c)
+        theorem = selector_theorem("softmax", self.function, self.domain, m, c, own=False)
         return _measured(replace(self, sharpness=c, anchors=points, values=values, theorem=theorem))
 
     def _tokens(self, s: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +191,8 @@ def select(
     task = _Task(selector, grid, *_sample(g, on, p, _PER_CELL), unit)
     exact = evaluate(g, grid.numpy()) if values == "anchors" else None
     _, c, v = min((task.tried(c, exact) for c in task.promising(given, exact)), key=lambda found: found[0])
-    theorem, held = selector_theorem(selector, g, on, p, c), torch.from_numpy(v).to(dtype)
+    theorem = selector_theorem(selector, g, on, p, c, own=exact is not None)
+    held = torch.from_numpy(v).to(dtype)
     return _measured(Selection(selector, g, on, c, grid.to(dtype), held, 0.0, theorem))
 
 

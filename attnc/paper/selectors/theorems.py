@@ -29,8 +29,16 @@ _CELLS, _HALVED = 32, 1000
 _UP = 1 + 2.0**-48
 
 
-def selector_theorem(selector: str, f: Function, on: Interval, p: int, c: float) -> Theorem:
-    """The upper bound that is known for these anchors, or what the selector cannot do."""
+def selector_theorem(selector: str, f: Function, on: Interval, p: int, c: float, own: bool) -> Theorem:
+    """The upper bound that is known for these anchors, or what the selector cannot do. A bound holds for the values that the
+    theorem names, so that it has a number only if the selection has these values: `own`."""
+    known = _selector_theorem(selector, f, on, p, c)
+    if own or known.bound is None:
+        return known
+    return Theorem(known.name, f"{known.statement}; this selection has other values", None)
+
+
+def _selector_theorem(selector: str, f: Function, on: Interval, p: int, c: float) -> Theorem:
     step, known = on.width / (p - 1), f.provable
     steep = f.lipschitz(on.lo, on.hi) if known else math.inf
     uniform = f"p = {p} uniform anchors at distance Δ = {step:.4g}"
@@ -39,9 +47,15 @@ def selector_theorem(selector: str, f: Function, on: Interval, p: int, c: float)
         said = f"|g - f| <= K Δ C(c) with {uniform}, values f(L_k), c = {c:g}, C(c) = {constant:.4g}"
         return _theorem("nearest anchors", said, steep * step * constant)
     if selector == "softmax" or selector == "sigmoid":
+        kinks = [k for k in f.kinks if on.lo < k < on.hi]
+        if kinks:
+            at = ", ".join(f"{k:g}" for k in kinks)
+            return _theorem(
+                "no theorem", f"nothing is proved for {selector} at c = {c:g}: f has a kink at {at}", math.inf
+            )
         said = (
-            "if f is analytic on E and |f| <= M there, some values have |g - f| <= M A q^(p-1) with q < 1 for every p: "
-            "attnc.paper.selectors.analytic_bound"
+            "some values have |g - f| <= M A q^(p-1) with q < 1, for every p, if f is analytic and at most M in size on a "
+            "neighbourhood E of the interval; attnc.paper.selectors.analytic_bound computes M A q^(p-1)"
         )
         return _theorem(f"{selector} at the right sharpness: exponential", said, math.inf)
     if selector == "linear":
