@@ -28,6 +28,9 @@ from attnc.program import Affine, Pointwise, Reshape, Traced
 from attnc.program.evaluate import exact
 from attnc.program.program import Program
 
+FIT_DEGREES: dict[int, tuple[int, ...]] = {4: (2, 3, 4, 6), 5: (1, 2, 3, 4), 6: (1, 2, 3)}  # nodes: (n+1)^d
+FIT_NODES = 1 << 34  # values of neurons: about two minutes
+FIT_SHARE = 0.5  # of the claim: what interpolation may add before a cell is halved
 _MOST_RADIUS = 1.5  # of s: below π/2
 _MOST_SLOPE = 150.0  # of |w|·h: larger ones might overflow
 _SATURATED = 2.0**-500  # more than 1 - |tanh| where e^{2z} is not a float
@@ -62,7 +65,7 @@ class FitProof(Proof):
         self.low, self.high, self.axes = low.ravel(), high.ravel(), low.size
         if f.width != self.axes or self.w1.shape[1] != self.axes or len(f.returned) != len(self.b2):
             raise CheckError("its program, its function and its box have different numbers of variables")
-        self.degrees = DEGREES.get(self.axes, FEW_DEGREES)
+        self.degrees, self.share = FIT_DEGREES.get(self.axes, DEGREES.get(self.axes, FEW_DEGREES)), FIT_SHARE
         self.cells = self.nodes = 0
 
     def _sizes(self, low: Array, high: Array) -> _FitSizes:  # type: ignore[override]

@@ -13,10 +13,10 @@ from attnc import functions
 from attnc.arithmetic import ARITHMETIC, probe, probe_network
 from attnc.check.compose import compose
 from attnc.check.execution import PRECISION, check_claim, error_of, execute_network, network_errors, refutes
-from attnc.check.fitted import FitProof
+from attnc.check.fitted import FIT_NODES, FitProof
 from attnc.check.head import check_applies, check_head, check_machine, check_terms, run_module
 from attnc.check.norm import check_norm, relative_errors
-from attnc.check.traced import MOST_NODES, check_traced, output_range
+from attnc.check.traced import check_traced, output_range
 from attnc.check.values import (
     CheckError,
     Errors,
@@ -116,7 +116,7 @@ def _check_fitted(
         box = certificate.box
         ends = box.lo.astype(np.float64), box.hi.astype(np.float64)
         proof = FitProof(f, program, *ends, distance)
-        cells += proof.run(most_nodes=MOST_NODES // len(proof.b1)).cells
+        cells += proof.run(most_nodes=FIT_NODES // len(proof.b1)).cells
     except CheckError as problem:
         return problem.verdict(certificate.bound, cells)
     except AttncError as problem:

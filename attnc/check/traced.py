@@ -80,7 +80,7 @@ class Proof:
         self.layer = layer
         if len(self.net.counts) != self.axes or f.width != self.axes or len(f.returned) != len(self.values.T):
             raise CheckError("its lattice, its function and its box have different numbers of variables")
-        self.degrees = DEGREES.get(self.axes, FEW_DEGREES)
+        self.degrees, self.share = DEGREES.get(self.axes, FEW_DEGREES), SHARE
         self.cells = self.nodes = 0
 
     def run(self, most_cells: int = MOST_CELLS, most_nodes: int = MOST_NODES) -> Work:
@@ -135,7 +135,7 @@ class Proof:
         cells = len(sizes.defined)
         degree, excess = np.zeros(cells, int), np.full(cells, np.inf)
         rest = sizes.rest
-        allowed = SHARE * self.claimed * sizes.least
+        allowed = self.share * self.claimed * sizes.least
         possible = sizes.defined & (sizes.least > 0.25) & (rest <= KINKED * self.claimed)
         for n in self.degrees:
             found = self._remainder(sizes, n)

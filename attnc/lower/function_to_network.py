@@ -105,7 +105,8 @@ def lipschitz_grid(
             for start in range(0, len(step.points), _ROWS):
                 near = slice(start, start + _ROWS)
                 refute(step, step.points[near], step.values[near], start)
-            return proved_lookup(source, program, NetworkNumbers(stages, dtype), output), counts
+            numbers, assumed = NetworkNumbers(stages, dtype), step.assumed
+            return proved_lookup(source, program, numbers, output, assumed=assumed), counts
         closest = min(closest, error)
         allowed = min(0.993 * eps - 1.1 * (error - allowed), 0.99 * allowed)
         if not allowed > 0.2 * eps:  # also where nothing is proved

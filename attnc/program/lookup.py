@@ -44,6 +44,11 @@ class Lookup(OneInput):
         finite_setting(self, "lipschitz")
         finite_setting(self, "noise")
 
+    @property
+    def assumed(self) -> dict[str, float]:
+        """What a certificate about this step assumes of f, besides its values."""
+        return {"lipschitz": float(self.lipschitz), "noise": float(self.noise)}
+
     def shape(self, *given: Shape) -> Shape:
         if given[0] != self.points.shape[1:]:
             raise InputError(f"it takes {self.points.shape[1]} features, but its input has shape {given[0]}")

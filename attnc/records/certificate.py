@@ -14,7 +14,16 @@ from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import card, folded, table
 from attnc.records.domains import domain_from_json, domain_to_json
-from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
+from attnc.records.fields import (
+    DAMAGE,
+    at_most,
+    check_types,
+    checked_record,
+    round_up,
+    seal,
+    unsealed,
+    with_fields,
+)
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
@@ -152,6 +161,9 @@ class Certificate:
     def _check_parts(self) -> None:
         if not all(isinstance(child, Certificate) for child in self.children):
             raise CertificateError(f"{self.title}: children must be certificates")
+        if self.subject == "lookup" and "assumed" in self.facts:
+            with_fields("what is assumed", self.facts["assumed"], {"lipschitz", "noise"})
+            check_types(self.facts["assumed"], {"lipschitz": float, "noise": float})
         if self.proved and not all(child.proved for child in self.children):
             raise CertificateError(f"{self.title}: it cannot be proved if a part is not")
         if self.witness is not None and self.subject not in WITNESSED:
@@ -198,8 +210,8 @@ class Certificate:
 
     @property
     def quality(self) -> float:
-        """bound / largest error seen: the factor by which the bound may be too large (1 is perfect)."""
-        return self.bound / self.error if self.error else math.inf
+        """bound / largest error seen: the factor by which a proved bound may be too large (1 is perfect). Else infinite."""
+        return self.bound / self.error if self.proved and self.error else math.inf
 
     @property
     def interval(self) -> Interval:
@@ -310,18 +322,28 @@ class Certificate:
         domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
         if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
             domain = domain.replace("every input of", "the inputs that were tried in", 1)
-        rows.append(("holds for", f"{domain}{self.dtype}"))
+        rows.append(("holds for", f"{domain}{self.dtype}{self._assumed()}"))
         below = [c.subject for c in self.walk()][1:]
         counts = {kind: below.count(kind) for kind in FACTS}
         parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
         last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
         return [*rows, ("details", last)] if last else rows
 
+    def _assumed(self) -> str:
+        """What is assumed of a function that is known by values at points."""
+        lookups = (part for part in self.walk() if part.subject == "lookup")
+        given = [part.facts["assumed"] for part in lookups if "assumed" in part.facts]
+        return "".join(
+            f", if f has the Lipschitz constant {facts['lipschitz']:g} and the stored values up to {facts['noise']:.2g}"
+            for facts in given[:1]
+        )
+
     def __str__(self) -> str:
         return "\n".join(f"{name + ':':<13}{text}" for name, text in self.rows())
 
     def __repr__(self) -> str:
-        about = f"{self.title!r}, {self.status}, bound={self.bound:.4g}"
+        bound = "largest error seen" if self.status is Status.MEASURED and "points" in self.facts else "bound"
+        about = f"{self.title!r}, {self.status}, {bound}={self.bound:.4g}"
         return f"Certificate({about}, holds_for={self.holds_for}, dtype={self.dtype!r})"
 
     def _repr_html_(self) -> str:

@@ -120,6 +120,10 @@ def _claims_mismatch(program: Program, numbers: NetworkNumbers, certificate: Cer
     lookups = [(s.value, len(s.tensors["offset"])) for s in numbers.layers if s.kind == "lookup"]
     if [(c.facts["value"], c.facts["anchors"]) for c in certificate.parts("lookup")] != lookups:
         return "the certificate is about other lookups"
+    steps = (program.steps[claim.facts["value"] - 1] for claim in certificate.parts("lookup"))
+    assumed = [step.assumed if isinstance(step, Lookup) else None for step in steps]
+    if [claim.facts.get("assumed") for claim in certificate.parts("lookup")] != assumed:
+        return "the certificate does not state what it assumes of the function"
     norms = [(layer.value, len(layer.tensor("slope"))) for layer in numbers.layers if layer.kind == "norm"]
     if [(c.facts.get("value"), c.facts.get("heads")) for c in certificate.parts("norm")] != norms:
         return "the certificate is about other norms"

@@ -316,7 +316,9 @@ def forged(net: Network, tmp_path: Path, **claim: Any) -> Path:
     program = Program(net.program.shape, steps)
     witness = dataclasses.replace(known.witness, error=0.0)
     lies = {"bound": 1e-12, "approximation": 1e-12, "rounding": 1e-12}
-    lookup = dataclasses.replace(known.children[0], **lies)
+    assumed = next(step.assumed for step in program.steps if isinstance(step, Lookup))
+    own = {**known.children[0].facts, "assumed": assumed}
+    lookup = dataclasses.replace(known.children[0], facts=own, **lies)
     facts = {**known.facts, "program": program.digest()}
     certificate = dataclasses.replace(known, facts=facts, witness=witness, children=(lookup,), **lies)
     path = tmp_path / "forged.safetensors"
@@ -494,3 +496,20 @@ def test_certificates_of_lookups_round_trip(net: Network) -> None:
     forged["children"][0]["facts"]["anchors"] = 7
     with pytest.raises(attnc.errors.CertificateError):
         Certificate.from_json(forged)
+
+
+def test_the_certificate_states_what_it_assumes_of_the_function() -> None:
+    """A bound from a Lipschitz constant that the user gave is conditional, printed so, and not proved without the condition."""
+    from dataclasses import replace
+
+    box = attnc.Box(-1, 1, shape=(1, 1))
+    net = attnc.compile(lambda x: x.i0(), domain=box, eps=0.1, lipschitz=1, dtype=torch.float64)
+    assert "Lipschitz constant 1" in str(net.certificate)
+    (lookup,) = net.certificate.children
+    assert attnc.verify(net).status == "proved" and lookup.facts["assumed"]["lipschitz"] == 1
+    for facts in (
+        {key: value for key, value in lookup.facts.items() if key != "assumed"},
+        {**lookup.facts, "assumed": {"lipschitz": 0.5, "noise": 0.0}},
+    ):
+        net.certificate = replace(net.certificate, children=(replace(lookup, facts=facts),))
+        assert attnc.verify(net).status == "unknown"
