@@ -29,10 +29,10 @@ class Theorem:
         check_types(vars(self), types if self.bound is None else types | {"bound": float})
 
     def __str__(self) -> str:
-        """The name, the statement in lines of up to 100 characters, and the bound."""
+        """The name, the statement in lines of up to 110 characters, and the bound."""
         parts = [f"theorem: {self.name}", self.statement]
         parts += [] if self.bound is None else [f"bound: {self.bound:.4g}"]
-        return "\n".join(textwrap.fill(part, 100, break_on_hyphens=False) for part in parts)
+        return "\n".join(textwrap.fill(part, 110, break_on_hyphens=False) for part in parts)
 
 
 @dataclass(frozen=True)
