@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 
@@ -58,7 +59,9 @@ def checked_jobs(given: object) -> int:
 def checked_choice(name: str, given: object, accepted: Sequence[str], advice: str = "") -> str:
     """One word of a list."""
     if not isinstance(given, str) or given not in accepted:
-        raise InputError(f"{name}={given!r}: accepted are {', '.join(map(repr, accepted))}{advice}")
+        near = difflib.get_close_matches(given, accepted, 1) if isinstance(given, str) else []
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise InputError(f"{name}={given!r}{hint}: accepted are {', '.join(map(repr, accepted))}{advice}")
     return given
 
 

@@ -21,6 +21,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DELAY = 0.5  # seconds before a bar appears: short work shows none
 _PAUSE = 0.2  # seconds between two updates of a notebook
+_MEANT = {  # names of the paper and of other libraries, and what attnc calls them
+    "epsilon": "eps", "tol": "eps", "tolerance": "eps", "p": "anchors", "H": "heads", "c": "sharpness",
+    "interval": "domain", "box": "domain",
+}  # fmt: skip
 
 
 class Progress(Protocol):
@@ -181,15 +185,11 @@ def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Show a bar while a function runs. The function's argument `progress`, if it has one, becomes the bar's callback."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        signature = inspect.signature(function)
-        reports = "progress" in signature.parameters
+        reports = "progress" in inspect.signature(function).parameters
 
+        @checked_call
         @wraps(function)
         def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as problem:
-                raise wrong_call(function.__name__, signature, kwargs, str(problem)) from None
             given: Any = kwargs.get("progress")
             with shown(message, given) as progress:
                 if reports:
@@ -199,6 +199,28 @@ def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         return run
 
     return decorate
+
+
+def checked_call(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Raise ArgumentError if a call does not fit the signature of the function.
+
+    >>> @checked_call
+    ... def f(model, *, eps): ...
+    >>> f("m", epsilon=0.1)
+    Traceback (most recent call last):
+    attnc.errors.ArgumentError: f has no argument 'epsilon' (did you mean 'eps'?): its arguments are model, eps
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as problem:
+            raise wrong_call(function.__name__, signature, kwargs, str(problem)) from None
+        return function(*args, **kwargs)
+
+    return run
 
 
 def wrong_call(
@@ -213,7 +235,8 @@ def wrong_call(
     accepted = list(signature.parameters)
     listed = f"its arguments are {', '.join(accepted)}"
     more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    unknown = [word for word in given if word not in accepted and (word == "eps" or not more)]
+    wrong = [word for word in given if word not in accepted]
+    unknown = [word for word in wrong if word == "eps" or not more or _MEANT.get(word) in accepted]
     if not unknown:
         return ArgumentError(f"{name}: {problem}; {listed}")
     word = unknown[0]
@@ -223,7 +246,7 @@ def wrong_call(
             "approximation=…, how far each converted part may move in exact arithmetic; the report proves the rounding beside it"
         )
         return ArgumentError(f"{name} has no argument 'eps': {why}; {listed}")
-    near = difflib.get_close_matches(word, accepted, 1)
+    near = [_MEANT[word]] if _MEANT.get(word) in accepted else difflib.get_close_matches(word, accepted, 1)
     return ArgumentError(
         f"{name} has no argument {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}: {listed}"
     )

@@ -132,7 +132,7 @@ def _reading_key(axes: Axes) -> None:
             label="error at the witness, executed",
         ),
         Line2D([], [], color="black", label="fitted law, over the p it was fitted to"),
-        Line2D([], [], color=GREY, linestyle=":", label="the paper's (b-a)/(2(p-1))"),
+        Line2D([], [], color=GREY, linestyle=":", label="hard limit (b-a)/(2(p-1))"),
     ]
     axes.legend(handles=shown, loc="center left", frameon=False, fontsize=11, labelspacing=0.9)
 

@@ -52,7 +52,8 @@ def run(quick: bool) -> dict[str, Any]:
 
 def markdown(stored: dict[str, Any]) -> str:
     lines = [
-        "| construction | design | against | sizes | largest error found | slope | theorem's bound | proved bound |",
+        "| construction | design | against | sizes | largest error found | slope of the error found | theorem's bound | "
+        "proved bound |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for s in stored["series"]:

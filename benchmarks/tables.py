@@ -106,16 +106,16 @@ def _rates(curves: Sequence[Record]) -> str:
 
 
 def _against_paper(curves: Sequence[Record]) -> str:
-    """`nearest` beside the paper's line and beside the theorem's."""
+    """`nearest` beside the hard limit and beside the theorem's bound."""
     sizes = max(([r["anchors"] for r in c["rows"]] for c in curves), key=len)
     rows = []
     for c in curves:
         bounds = [r["bound"] for r in c["rows"]]
-        rows.append((c["function"], "bound / paper's bound", *map(ratio, bounds, c["paper"])))
+        rows.append((c["function"], "bound / hard limit", *map(ratio, bounds, c["paper"])))
         rows.append((c["function"], "bound / KΔC(4)", *map(ratio, bounds, c["theorem"])))
     return (
-        "The next table compares `nearest` with the paper's bound (b-a)/(2(p-1)) = Δ/2, which is stated for Range (and so for "
-        "ReLU), and with the theorem's bound KΔC(4), which holds for every Lipschitz f. [a, b] is the interval of the "
+        "The next table compares `nearest` with the hard limit (b-a)/(2(p-1)) = Δ/2 of Range (and so of ReLU), and"
+        " with the theorem's bound KΔC(4), which holds for every Lipschitz f. [a, b] is the interval of the "
         "anchors. A ratio of at most 1 means that the proved bound is at most the other bound.\n\n"
         + table("function, ratio, " + ", ".join(f"p={p}" for p in sizes), rows)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import attnc
+import attnc.paper.selectors
 from attnc.errors import ArgumentError, AttncError, ConditionWarning, DomainWarning, FileError, InputError
 
 
@@ -127,3 +130,41 @@ def test_queries_far_outside_the_examples() -> None:
         with pytest.raises(InputError, match=r"row 0, column 0 is 100, .* up to \d"):
             model.set_params(strict=True).predict([[100.0]])
         model.set_params(strict=False).fit(x, y).predict([[100.0]])
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: attnc.head("gelu", domain=(-1, 1), epsilon=1e-5), "eps"),
+        (lambda: attnc.paper.one_head([[1.0]], [0.0], -1, 1, p=9), "anchors"),
+        (lambda: attnc.paper.many_heads([[1.0]], [0.0], -1, 1, H=9), "heads"),
+        (lambda: attnc.paper.two_layer(torch.sin, attnc.Box(-1, 1, shape=(1, 1)), epsilon=0.1), "eps"),
+        (lambda: attnc.paper.selectors.select("sin", anchors=4, interval=(-1, 1)), "domain"),
+    ],
+)
+def test_a_name_of_the_paper_or_of_another_library_is_understood(call: Any, meant: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"did you mean '{meant}'"):
+        call()
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(ArgumentError, match="'domain'"):
+        attnc.paper.selectors.select("sin", "sparsemax", anchors=4)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("hardmax", "hard"), ("sparsmax", "sparsemax")])
+def test_a_word_that_is_almost_right(given: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"{given}.*did you mean '{meant}'"):
+        attnc.paper.selectors.select("sin", given, anchors=4, domain=(-1, 1))
+
+
+@pytest.mark.parametrize("f", [lambda x: torch.tensor(math.sin(x)), lambda x: x * x.item()])
+def test_a_function_of_one_python_number_is_told_to_use_torch(f: Any) -> None:
+    with pytest.raises(InputError, match=r"torch\.sin"):
+        attnc.compile(f, domain=attnc.Box(-1, 1, shape=(1, 1)), eps=0.1)
+
+
+def test_notes_count_in_singular() -> None:
+    net = attnc.compile(torch.sin, domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-2)
+    notes = " ".join(net.notes)
+    assert "1 number:" in notes and "1 operation of" in notes and "=" not in notes

@@ -13,6 +13,7 @@ from attnc.cli import output as out
 from attnc.cli.options import Force, Json, Saved, check_files, output_option
 from attnc.errors import InputError
 from attnc.exporters.export import CoqFile
+from attnc.records.certificate import Certificate
 
 _FORMATS = {"onnx": ".onnx", "coq": ".v"}  # and the suffixes of their files
 _Output = Annotated[Path, output_option("The file to write.")]
@@ -62,7 +63,7 @@ def export(
             done = attnc.export(saved, output, engine=engine, opset=opset, **coq)
         seconds = time.perf_counter() - began
     if isinstance(done, CoqFile):
-        _report_coq(path, done, seconds, json)
+        _report_coq(path, done, saved.certificate, seconds, json)
         raise typer.Exit(0 if done.check is None or done.check else 1)
     about = {
         "file": str(path),
@@ -95,7 +96,16 @@ def _check_format(to: str, path: Path, output: Path) -> None:
         raise InputError(f"--output {output}: the name of the file must end in {_FORMATS[to]}")
 
 
-def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
+def _statement(done: CoqFile, certificate: Certificate) -> str:
+    """|head - f| <= 3.1e-05 in exact arithmetic, f = relu, for every input of [-8, 8]"""
+    f = certificate.facts.get("function", "the network with tanh")
+    subject = "network" if certificate.subject == "network" else "head"
+    error = f"|{subject}/f - 1|" if done.relative else f"|{subject} - f|"
+    domain = dict(certificate.rows())["holds for"].removesuffix(f", {certificate.dtype}")
+    return f"{error} <= {done.eps!r} in exact arithmetic, f = {f}, for {domain}"
+
+
+def _report_coq(path: Path, done: CoqFile, certificate: Certificate, seconds: float, json: bool) -> None:
     """What was written for Coq, and what coqc said."""
     check = done.check
     said = "not run; add --check" if check is None else str(check)
@@ -117,7 +127,7 @@ def _report_coq(path: Path, done: CoqFile, seconds: float, json: bool) -> None:
         return
     about = {
         "file": str(path),
-        "theorem": f"{'|head/f - 1|' if done.relative else '|head - f|'} <= {done.eps!r} in exact arithmetic",
+        "theorem": _statement(done, certificate),
         "theorems": ", ".join(done.theorems),
         "files": ", ".join(file.name for file in done.files),
         "coqc": said,

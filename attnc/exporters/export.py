@@ -90,8 +90,8 @@ def export(
     `.v` is a file for the Coq proof assistant: it states the approximation term of the head's certificate as a theorem about the
     stored numbers, and proves it with the library CoqInterval. With `native=False` the proof does not compute in machine floats,
     so that it rests on fewer axioms. With `executed`, a second file states and proves the bound of the certificate, rounding
-    included, under the assumptions of docs/arithmetic.md about the machine. With `check`, coqc runs, and `check` of the result
-    is "proved", "failed" or "not installed".
+    included, under the assumptions of docs/arithmetic.md about the machine. With `check`, coqc runs, and `check.status` of the
+    result is "proved", "failed" or "not installed".
 
     Returns an `Export` for `.onnx` and a `CoqFile` for `.v`.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -139,7 +140,8 @@ def _method(request: FunctionRequest) -> tuple[str, str]:
     if request.lipschitz is not None:
         return "grid", "which proves eps from the Lipschitz constant"
     if size <= MOST_AXES:
-        return "lattice", f"because the input has {size} numbers: softmax over a product of {size} axes"
+        axes = f"a product of {size} axes" if size > 1 else "one axis"
+        return "lattice", f"because the input has {_counted(size, 'number')}: softmax over {axes}"
     return "fit", f"because {anchors}"
 
 
@@ -189,7 +191,7 @@ def _grid(request: FunctionRequest) -> Network:
     origin = "assumed" if request.noise is None else "as given"
     given = "proved from the operations of f" if request.derived else "as given"
     net.notes = (
-        f"anchors: {' × '.join(map(str, counts))} cells, with the value of the function at the middle of each",
+        f"anchors: {_product(counts)}, one for each cell, with the value of the function at its middle",
         f"proved for every function with the Lipschitz constant {request.lipschitz:g} (Euclidean norm), {given}, that is within "
         f"{step.noise:.2g} of these values: the error of the function's own {source.dtype_name} arithmetic, {origin}",
     )
@@ -211,7 +213,7 @@ def _lattice(request: FunctionRequest) -> Network:
         raise _unreached(request, best, size, best.measured, reached, 4) from problem
     net = lowering.unproved(request.source, found.lattice, request.dtype, request.name)
     net.certificate = _confirm(request, net, "lattice")
-    anchors = f"{' × '.join(map(str, found.lattice.counts))} = {found.lattice.anchors}"
+    anchors = _product(found.lattice.counts)
     values = f"values by least squares from {request.source.evaluations:,} values of f"
     net.notes = (f"anchors: {anchors}, {values}", f"not proved: {unproved}")
     return net
@@ -237,10 +239,21 @@ def _proved_lattice(request: FunctionRequest) -> Network | str:
     facts = {**net.certificate.facts, "method": "lattice", "seed": request.seed}
     net.certificate = replace(net.certificate, facts=facts)
     net.notes = (
-        f"anchors: {' × '.join(map(str, counts))} = {claim.facts['anchors']}, {values}",
-        f"proved from the {len(traced.operations)} operations of f by Taylor models on {claim.facts['cells']:,} cells",
+        f"anchors: {_product(counts)}, {values}",
+        f"proved from the {_counted(len(traced.operations), 'operation')} of f by Taylor models on "
+        f"{_counted(claim.facts['cells'], 'cell')}",
     )
     return net
+
+
+def _product(counts: Sequence[int]) -> str:
+    """3 × 4 = 12, or just 3."""
+    factors = " × ".join(map(str, counts))
+    return f"{factors} = {math.prod(counts)}" if len(counts) > 1 else factors
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _find_lattice(request: FunctionRequest, eps: float, progress: Progress = lambda _: None) -> LatticeFit:

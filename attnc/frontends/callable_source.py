@@ -23,6 +23,8 @@ _LOOK_BACK, _KEPT = 6, 0.8  # over so many halvings of a segment, a jump keeps s
 _NEAR = {"float64": 2.0**-50, "float32": 2.0**-21}  # of |x|: the least distance between inputs
 _NOISE = {"float64": 2.0**-40, "float32": 2.0**-14}  # of |f|: differences that rounding may cause
 _SLACK = {"float64": 1e-8, "float32": 1e-3}  # how far rounding may move a result, relative to the largest one
+_SCALAR = ("Python scalar", "converted to Scalar")  # in torch's message if f turns a tensor into one number
+_TORCH = ". f takes and returns tensors: use torch operations, torch.sin(x) instead of math.sin(x)"
 _ONE_TENSOR = ". f is called with one tensor: read its numbers from it, e.g. x[..., :1] and x[..., 1:]"
 
 
@@ -132,7 +134,8 @@ class CallableSource:
             result = self._f(given)
         except Exception as problem:
             what = f"a tensor of shape {tuple(given.shape)} and {given.dtype}"
-            advice = "" if _takes_one(self._f) else _ONE_TENSOR
+            scalar = any(words in str(problem) for words in _SCALAR)
+            advice = _TORCH if scalar else "" if _takes_one(self._f) else _ONE_TENSOR
             raise InputError(f"f fails on {what}: {type(problem).__name__}: {problem}{advice}") from problem
         if given.shape != kept.shape or not torch.equal(given, kept):
             raise InputError("f changes its input in place: use x.clone()")

@@ -104,8 +104,8 @@ class LatticePlan:
     def _singular(self, problem: SingularError) -> InputError:
         cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
         return InputError(
-            f"f has a singularity near {cell}: it divides by something that may be 0, or takes a logarithm or a root "
-            "of something that may not be positive. Give a box without this point, or another f."
+            f"f has a singularity near {cell}: it divides by something that may be 0, takes a logarithm or a root of something "
+            "that may not be positive, or atan2 may cross its cut. Give a box without this point, or another f."
         )
 
     def _bound(self, draft: LatticeDraft, sampled: float, room: float, deadline: float) -> LatticeBound:

@@ -137,7 +137,9 @@ def find_kink(f: Function, domain: Interval) -> float | None:
 
 
 def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> float | None:
-    """Follow the largest J into smaller and smaller intervals: a kink persists until rounding hides it."""
+    """Follow the largest J into smaller and smaller intervals: a kink persists until rounding hides it.
+
+    It is known up to the last interval. If that contains 0, the kink is at 0; else it is in the middle."""
     first = 0.0
     for zoom in range(_ZOOMS):
         points = np.linspace(max(a - (b - a) / 4, domain.lo), min(b + (b - a) / 4, domain.hi), 41)
@@ -149,10 +151,14 @@ def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> fl
         i = int(np.argmax(bend))
         slope = float(np.abs(np.diff(y)).max()) / h  # rounding of s itself moves f by slope·|s|u
         if bend[i] < _NOISE * (scale + (1 + slope) * (abs(a) + abs(b))):
-            return (a + b) / 2 if zoom > _PERSISTENT else None
+            return _middle(a, b) if zoom > _PERSISTENT else None
         ratio = float(bend[i]) / h
         first = first or ratio
         if ratio < 0.2 * first:
             return None
         a, b = float(points[i]), float(points[i + 4])
-    return (a + b) / 2
+    return _middle(a, b)
+
+
+def _middle(a: float, b: float) -> float:
+    return 0.0 if a <= 0 <= b else (a + b) / 2

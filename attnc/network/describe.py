@@ -156,8 +156,8 @@ def _proved(net: Network, c: Certificate) -> list[str]:
     quantity = "|network - f|" if net.selections or fitted else "|network - program|"
     lines = [f"{proved_word(net)}: {quantity} <= {c.bound:.4g} on {c.holds_for}, in {c.dtype}"]
     lines += [
-        f"for every f with the stored values at {len(step.points):,} points, up to noise of {step.noise:.3g}, and Lipschitz "
-        f"constant {step.lipschitz:g} in every output"
+        f"for every f with the stored values at {len(step.points):,} point{'s' * (len(step.points) != 1)}, up to noise of "
+        f"{step.noise:.3g}, and Lipschitz constant {step.lipschitz:g} in every output"
         for step in net.program.steps
         if isinstance(step, Lookup)
     ]

@@ -25,11 +25,14 @@ class Rates:
 
     @property
     def slope(self) -> float:
-        """Of log error against log size, by least squares: of the proved bounds, or of the errors found if some bound is
-        missing. An error of order 1/size has the slope -1."""
-        errors = self.found if None in self.proved else self.proved
-        logarithms = np.log([np.nan if error is None else error for error in errors])
-        return float(np.polyfit(np.log(self.sizes), logarithms, 1)[0])
+        """The slope of the proved bounds, or of the errors found if some bound is missing."""
+        return _slope(self.sizes, self.found if None in self.proved else self.proved)
+
+    @property
+    def slopes(self) -> dict[str, float]:
+        """By name, the slopes of the errors found and of the proved bounds; without those that are missing at some size."""
+        errors = {"largest error found": self.found, "proved bound": self.proved}
+        return {name: _slope(self.sizes, e) for name, e in errors.items() if None not in e}
 
     def __str__(self) -> str:
         """A table."""
@@ -40,7 +43,14 @@ class Rates:
         lines = [
             "  ".join(word.ljust(w) for word, w in zip(row, widths, strict=True)).rstrip() for row in rows
         ]
-        return "\n".join([*lines, f"slope of log error against log size: {self.slope:.2f}"])
+        slopes = ", ".join(f"{name} {slope:.2f}" for name, slope in self.slopes.items())
+        return "\n".join([*lines, f"slope against size, both logarithmic: {slopes}"])
+
+
+def _slope(sizes: Sequence[int], errors: Sequence[float | None]) -> float:
+    """Of log error against log size, by least squares. An error of order 1/size has the slope -1."""
+    logarithms = np.log([np.nan if error is None else error for error in errors])
+    return float(np.polyfit(np.log(sizes), logarithms, 1)[0])
 
 
 @watched("rates")

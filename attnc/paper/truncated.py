@@ -141,7 +141,7 @@ def one_head_theorem(a: float, b: float, p: int, sharpness: float = SHARPNESS) -
     return Theorem(
         "one head, n truncated linear functions",
         f"in exact arithmetic |Attn(X)_i - Range_[{a:g},{b:g}](<w_i, x_i> + t_i)| <= C (b - a)/(p - 1) for every X, with p = {p} "
-        f"anchors, c = {sharpness:g} and C = 1/2 + Σ_j (j exp(-c j²) + (j + 1/2)/2 exp(-c j(j+1))) = {constant:.4g}",
+        f"anchors, c = {sharpness:g} and C = 1/2 + Σ_{{j>=1}} (j exp(-c j²) + (j + 1/2)/2 exp(-c j(j+1))) = {constant:.4g}",
         bound,
     )
 

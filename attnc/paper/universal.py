@@ -27,11 +27,12 @@ from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.paper.truncated import box_of
 from attnc.program import Affine, Combine, Lookup, Pointwise, Program, Step
-from attnc.progress import Progress
+from attnc.progress import Progress, checked_call
 from attnc.records.fields import round_up
 from attnc.records.presentation import Theorem
 
 
+@checked_call
 def two_layer(
     f: Any, domain: Box, *, eps: float, layout: str = "heads", dtype: torch.dtype | str = torch.float64, **options: Any
 ) -> Network:  # fmt: skip
@@ -57,6 +58,7 @@ def two_layer(
     return net
 
 
+@checked_call
 def attention_softmax(
     f: Any, domain: Box, *, eps: float, dtype: torch.dtype | str = torch.float64, **options: Any
 ) -> Network:
@@ -210,6 +212,7 @@ class MaxAffine:
         return Program((self.A.shape[1],), tuple(steps))
 
 
+@checked_call
 def relu_network(
     source: Any,
     *,

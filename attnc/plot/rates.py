@@ -38,7 +38,7 @@ def rates(rates: Rates, *, path: SavePath = None) -> Figure:
     ax.set_yscale("log")
     ax.set_xlabel("size", fontsize=9)
     ax.set_ylabel("error", fontsize=9)
-    canvas.title(ax, f"slope {rates.slope:.2f}")
+    canvas.title(ax, "slopes: " + ", ".join(f"{name} {slope:.2f}" for name, slope in rates.slopes.items()))
     ax.legend(fontsize=8, frameon=False)
     canvas.style(ax)
     return canvas.finish(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,12 @@ class Theorem:
     def __post_init__(self) -> None:
         types: dict[str, type] = {"name": str, "statement": str}
         check_types(vars(self), types if self.bound is None else types | {"bound": float})
+
+    def __str__(self) -> str:
+        """The name, the statement in lines of up to 110 characters, and the bound."""
+        parts = [f"theorem: {self.name}", self.statement]
+        parts += [] if self.bound is None else [f"bound: {self.bound:.4g}"]
+        return "\n".join(textwrap.fill(part, 110, break_on_hyphens=False) for part in parts)
 
 
 @dataclass(frozen=True)

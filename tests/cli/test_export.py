@@ -69,3 +69,12 @@ def test_the_theorem_of_a_norm_is_about_the_relative_error(run: Any, tmp_path: P
     ran = run("export", tmp_path / "norm.safetensors", "--to", "coq", "-o", tmp_path / "norm.v")
     assert ran.code == 0, ran.err
     assert f"|head/f - 1| <= {head.certificate.approximation!r}" in ran.out and "|head - f|" not in ran.out
+    assert "rsqrt" in ran.out
+
+
+def test_the_theorem_names_the_function_and_the_interval(run: Any, saved: Path, tmp_path: Path) -> None:
+    ran = run("export", saved, "--to", "coq", "-o", tmp_path / "tanh.v")
+    head = attnc.load(saved)
+    assert ran.code == 0, ran.err
+    assert "f = tanh" in ran.out
+    assert f"[{head.certificate.interval.lo:g}, {head.certificate.interval.hi:g}]" in ran.out

@@ -1,4 +1,4 @@
-"""No upward import, and a checker that shares nothing with the prover."""
+"""No upward import, and a checker that shares no code of the proof with the prover."""
 
 from __future__ import annotations
 

@@ -251,6 +251,13 @@ def test_without_coqc_nothing_is_proved(
     assert done.check is not None and done.check.status == "not installed" and not done.check
 
 
+def test_the_result_prints_the_number_of_axioms() -> None:
+    check = checking.CoqCheck(
+        "proved", "coqc accepts the proof", axioms=tuple(f"axiom_{i}" for i in range(41))
+    )
+    assert "41 axioms" in repr(check) and "axiom_3" not in repr(check) and len(repr(check)) < 100
+
+
 def test_edited_files_fail_before_coqc(exp: attnc.Head, tmp_path: Path) -> None:
     path = tmp_path / "head.v"
     attnc.export(exp, path)

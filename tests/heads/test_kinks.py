@@ -35,6 +35,12 @@ def test_smooth_functions_are_left_alone(spec: str, ends: tuple[float, float]) -
     assert find_kink(attnc.function(functions.get(spec).torch_form), Interval(*ends)) is None
 
 
+@pytest.mark.parametrize("ends", [(-1, 1), (-1, 3), (-8, 5), (-1e-3, 2e-3), (-20, 2)])
+@pytest.mark.parametrize("f", [lambda s: s.abs() * s.exp(), lambda s: 1 + s.relu()], ids=["abs exp", "relu"])
+def test_a_kink_at_zero_is_zero(f, ends: tuple[float, float]) -> None:
+    assert find_kink(attnc.function(f), Interval(*ends)) == 0.0
+
+
 def test_declared_kinks_are_not_reported() -> None:
     f = attnc.function(torch.abs, kinks=(0.0,))
     assert find_kink(f, Interval(-1, 1)) is None

@@ -167,3 +167,24 @@ def test_bad_input_is_named(change: dict[str, object], said: str) -> None:
     given = {**GOOD, **change}
     with pytest.raises(InputError, match=said):
         one_head(given.pop("W"), given.pop("t"), given.pop("a"), given.pop("b"), **given)  # type: ignore[arg-type]
+
+
+def test_the_theorem_prints_in_short_lines() -> None:
+    said = theorem(-2, 2, 33)
+    lines = str(said).splitlines()
+    assert max(map(len, lines)) <= 110 and " ".join(lines[1:-1]) == said.statement
+    assert f"{said.bound:.4g}" in lines[-1]
+    assert str(attnc.records.presentation.Theorem("a", "b", None)) == "theorem: a\nb"
+
+
+def test_the_output_follows_from_the_matrices() -> None:
+    W, t = normal(5, 3)
+    net = one_head(W, t, -2, 2, anchors=9, domain=(-1, 1))
+    (lay_out,), (layer,) = (net.as_self_attention().maps, net.as_self_attention().layers)
+    assert "(5, 3) → (14, 6)" in repr(lay_out) and f"{tuple(lay_out.matrix.shape)}" in repr(lay_out)
+    assert all(f"W_{letter}" in repr(layer) for letter in "QKVO")
+    x = uniform((5, 3), 1.0)
+    tokens = (lay_out.matrix @ x.reshape(-1) + lay_out.bias).reshape(lay_out.out_shape)
+    scores = tokens @ layer.W_Q[0] @ (tokens @ layer.W_K[0]).T  # no 1/sqrt(d)
+    y = torch.softmax(scores, -1) @ tokens @ layer.W_V[0] @ layer.W_O[0]
+    assert torch.allclose(y[:5], net(x), atol=1e-12)

@@ -18,6 +18,14 @@ def test_a_power_law_has_its_slope() -> None:
     assert measured.slope == pytest.approx(-1)
 
 
+def test_the_error_found_and_the_bound_have_slopes_of_their_own() -> None:
+    found = Rates((2, 4, 8), (1.0, 0.5, 0.25), (2.0, 0.5, 0.125), (None,) * 3)
+    assert found.slopes == {"largest error found": pytest.approx(-1), "proved bound": pytest.approx(-2)}
+    assert "largest error found -1.00, proved bound -2.00" in str(found)
+    assert "-1.00" in attnc.plot.rates(found).axes[0].get_title(loc="left")
+    assert list(Rates((2, 4), (0.5, 0.25), (None, 0.1), (None, None)).slopes) == ["largest error found"]
+
+
 def test_heads_and_networks() -> None:
     heads = rates(lambda p: attnc.head("relu", domain=(-1, 1), anchors=p, design="nearest"), (8, 16, 32))
     assert heads.theorem == (None,) * 3 and all(
@@ -28,7 +36,8 @@ def test_heads_and_networks() -> None:
     nets = rates(lambda p: attnc.paper.one_head(W, t, -1, 1, anchors=p, domain=(-2, 2)), (9, 17))
     assert all(b <= t for b, t in zip(nets.proved, nets.theorem, strict=True))
     lines = str(nets).splitlines()
-    assert len(lines) == 4 and lines[0].split()[0] == "size" and f"{nets.slope:.2f}" in lines[-1]
+    assert len(lines) == 4 and lines[0].split()[0] == "size"
+    assert all(f"{name} {slope:.2f}" in lines[-1] for name, slope in nets.slopes.items())
 
 
 def test_measured_errors_have_no_bound() -> None:

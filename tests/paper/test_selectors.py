@@ -238,7 +238,7 @@ def test_the_analytic_bound_holds_for_the_values_of_its_proof(
         poly = chebyshev(lambda u: mp.exp(mp.log(u) / lam) * weight(u), low, high, p - 1)
         far = mp.cosh(lam) + mp.sinh(lam) * (mpf(rho) + 1 / mpf(rho)) / 2
         size = math.nextafter(float(far ** (1 / mpf(lam))), math.inf)
-        bound = analytic_bound(selector, size, p, sharpness=lam, ellipse=rho)
+        bound = analytic_bound(selector, size, p, switch=lam, ellipse=rho)
         errors = []
         for i in range(41):
             u = mp.exp(lam * (mpf(i) / 20 - 1))
@@ -250,9 +250,9 @@ def test_the_analytic_bound_holds_for_the_values_of_its_proof(
 def test_bounds_refuse_what_they_do_not_cover() -> None:
     for ellipse, lam in ((1.0, 0.1), (30.0, 0.1), (2.0, -1.0)):
         with pytest.raises(InputError):
-            analytic_bound("softmax", 1.0, 8, sharpness=lam, ellipse=ellipse)
+            analytic_bound("softmax", 1.0, 8, switch=lam, ellipse=ellipse)
     with pytest.raises(InputError):
-        analytic_bound("relu", 1.0, 8, sharpness=0.1, ellipse=2.0)
+        analytic_bound("relu", 1.0, 8, switch=0.1, ellipse=2.0)
     with pytest.raises(InputError):
         least_error("softmax", 8, bend=2, length=2)
 

@@ -45,6 +45,10 @@ class CoqCheck:
     def __str__(self) -> str:
         return f"{self.status}: {self.reason}"
 
+    def __repr__(self) -> str:
+        """Without the axioms, which have thousands of characters."""
+        return f"CoqCheck({self.status!r}, {self.reason!r}, {len(self.axioms)} axioms)"
+
 
 def library(name: str) -> str:
     """The text of one of the libraries that ship with attnc."""

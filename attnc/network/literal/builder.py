@@ -25,7 +25,8 @@ class KeySet:
 
     `gates` are pairs of linear forms (who, closed): tokens with who = 1 do not attend to tokens with closed = 1. Each adds a
     column to W_Q, -M who, and one to W_K, closed. M is a power of two beyond twice `top`, which is at least every score, plus
-    the underflow of exp: the weights of closed tokens are exactly 0, all other scores are unchanged."""
+    the underflow of exp, 1024 in float64: the weights of closed tokens are at most e^-1024 in exact arithmetic, and 0 as
+    executed; all other scores are unchanged."""
 
     names: Sequence[str]
     query: Array  # (heads, D, r)

@@ -205,6 +205,9 @@ class SelfAttention(PreciseModule):
         matrices = ", ".join(f"{name} {tuple(getattr(self, name).shape)}" for name in LETTERS)
         return f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}: {matrices}"
 
+    def extra_repr(self) -> str:
+        return self.shapes
+
     def _sets(self) -> list[tuple[int, slice]]:
         """The sets of keys, each with the heads that share it."""
         edges = [i for i, g in enumerate(self.shared) if i == 0 or g != self.shared[i - 1]]
@@ -261,6 +264,10 @@ class SequenceMap(PreciseModule):
     @property
     def shapes(self) -> str:
         return f"{self.in_shape} → {self.out_shape}: {len(self.rows)} rows, {len(self.columns)} columns"
+
+    def extra_repr(self) -> str:
+        a = math.prod(self.out_shape), math.prod(self.in_shape)
+        return f"{self.in_shape} → {self.out_shape}, matrix {a}, bias {a[:1]}"
 
 
 @as_made

@@ -38,6 +38,7 @@ from attnc.lower.function_to_head import finished_head
 from attnc.network.head import Head
 from attnc.paper.selectors import weights
 from attnc.paper.selectors.theorems import selector_theorem
+from attnc.progress import checked_call
 from attnc.records.numbers import Array
 from attnc.records.presentation import Theorem
 
@@ -148,6 +149,7 @@ class Selection:
         return torch.stack([x, torch.ones_like(x)], -1), torch.stack([2 * beta * at, -beta * at**2], -1)
 
 
+@checked_call
 def select(
     f: str | Function | Callable[[Tensor], Tensor],
     selector: str = "softmax",

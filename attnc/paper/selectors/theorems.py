@@ -98,23 +98,23 @@ def least_error(selector: str, p: int, *, slope: float = 0.0, bend: float = 0.0,
     return _down(steep * part / 2 if selector == "hard" else bent * part**2 / 16)
 
 
-def analytic_bound(selector: str, size: float, p: int, *, sharpness: float, ellipse: float) -> float:
+def analytic_bound(selector: str, size: float, p: int, *, switch: float, ellipse: float) -> float:
     """M A q^(p-1) of docs/selectors.md, rounded up: some values of p anchors on [-1, 1] have at most this error, if |f| <= M =
-    `size` on the domain E. λ = `sharpness` is the switch between two anchors, λ = 2c/Δ; ρ = `ellipse` > 1.
+    `size` on the domain E. λ = `switch` is the sharpness of the switch between two anchors, λ = 2c/Δ; ρ = `ellipse` > 1.
 
-    >>> [f"{analytic_bound('softmax', 1, p, sharpness=0.1, ellipse=8):.1e}" for p in (8, 16, 32)]
+    >>> [f"{analytic_bound('softmax', 1, p, switch=0.1, ellipse=8):.1e}" for p in (8, 16, 32)]
     ['3.1e-06', '6.4e-12', '2.8e-23']
     """
     checked_choice("selector", selector, ("softmax", "sigmoid"))
     size, p = checked_nonnegative("size", size), checked_count("p", p, 2)
-    lam, rho = arb(checked_positive("sharpness", sharpness)), arb(checked_positive("ellipse", ellipse))
+    lam, rho = arb(checked_positive("switch", switch)), arb(checked_positive("ellipse", ellipse))
     with working(128):
         # the largest and the smallest |u| on the ellipse
         far = lam.cosh() + lam.sinh() * (rho + 1 / rho) / 2
         near = lam.cosh() - lam.sinh() * (rho + 1 / rho) / 2
         if not (rho > 1 and lam > 0 and near > 0):
             raise InputError(
-                f"ellipse={ellipse!r} and sharpness={sharpness!r}: give 1 < ρ with (ρ + 1/ρ)/2 < coth λ"
+                f"ellipse={ellipse!r} and switch={switch!r}: give 1 < ρ with (ρ + 1/ρ)/2 < coth λ"
             )
         growth = far * lam.exp() if selector == "softmax" else (far * lam.exp() + 1) / 2
         bound = arb(size) * 2 / (rho - 1) * (growth / rho) ** (p - 1)
