@@ -362,11 +362,17 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.status is Status.PROVED
 
+    @property
+    def bound_name(self) -> str:
+        """What to call `bound`: that of a certificate that was not confirmed is only claimed."""
+        name = "approximation" if self.exact else "bound"
+        return name if self else f"claimed {name}, not proved"
+
     def __str__(self) -> str:
         return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
 
     def _repr_html_(self) -> str:
-        facts = [("bound", "" if self.bound is None else f"{self.bound:g}")]
+        facts = [(self.bound_name, "" if self.bound is None else at_most(self.bound))]
         facts.append(("error there", "" if self.error is None else f"{self.error:.6g}"))
         rows = [[part.name, str(part.status), part.reason] for part in self.children]
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""

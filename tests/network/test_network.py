@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from flint import arb
 from torch import Tensor, nn
 
 import attnc
-from attnc.errors import InputError
+from attnc.errors import CertificateWarning, InputError
 from attnc.functions.balls import working
 from attnc.network.describe import COLUMNS
 from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLayer
@@ -543,3 +544,33 @@ def test_float64_weights_run_in_float32_and_are_certified_against_themselves() -
     x = inputs(net, 40)
     assert largest_error(net, x, net(x)) <= net.certificate.bound
     assert attnc.verify(net).status == "proved"
+
+
+def test_saving_changed_weights_warns_and_their_bound_is_only_claimed(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2)
+    net.save(tmp_path / "net.safetensors")
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(1.5)
+    with pytest.warns(CertificateWarning):
+        net.save(tmp_path / "net.safetensors")
+    verdict = attnc.verify(tmp_path / "net.safetensors")
+    assert verdict.status == "unknown" and verdict.bound_name != "bound"
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.bin", "net.onnx"])
+def test_a_suffix_of_another_format_is_refused(name: str, tmp_path: Path) -> None:
+    head = attnc.head("tanh", domain=(-2, 2), eps=1e-3)
+    with pytest.raises(InputError):
+        head.save(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_certified_takes_arrays_as_predict_does() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2)
+    x = np.full((2, 3), 0.3)
+    y, bound = net.certified(x)
+    again, same = net.certified(torch.from_numpy(x).float())
+    assert torch.equal(y, again) and torch.equal(bound, same)
