@@ -27,7 +27,8 @@ from attnc.frontends.black_box import METHODS, SECONDS, FunctionRequest, compile
 from attnc.frontends.input_shape import input_shape
 from attnc.frontends.sklearn import is_estimator, task_of
 from attnc.lower.layers import check_ids
-from attnc.lower.program_to_network import Request, certified, lower
+from attnc.lower.program_to_network import certified, lower
+from attnc.lower.request import Request
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
 from attnc.network.network import Network
@@ -68,8 +69,7 @@ def compile(
     values (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32). Otherwise `method` finds the anchors ("lattice" for up to 4 numbers,
     "fit" for more), and the status of `net.certificate` is "measured". `form` selects what `as_self_attention` writes,
     "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's default. Inputs outside
-    the box warn once (`strict=None`), raise (True) or are ignored (False). For a model whose first layer is linear, `domain` may
-    be a pair (lo, hi): every input feature lies between them.
+    the box warn once (`strict=None`), raise (True) or are ignored (False). `domain=(lo, hi)` is for models of known width.
 
     With `approximation` instead of eps, each step that becomes attention is within it in exact arithmetic, for all that may enter
     it. The bound of `net.certificate` is what follows for the outputs; it may be large.

