@@ -91,7 +91,7 @@ def compile(
     with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
-        function["time_limit"] = time_limit
+        function |= {"time_limit": time_limit}
         files = check_files(output, None, force, report=report)
         settings: dict[str, Any] = {"dtype": dtype and parse_dtype(dtype), "engine": engine, "form": form}
         began, given = time.perf_counter(), None if shape is None else parse_shape(shape)
@@ -103,8 +103,7 @@ def compile(
             else:
                 _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
                 model, stored = _read_weights(source, given, **weights)
-                settings["dtype"] = settings["dtype"] or stored
-                box = make_box(domain, model.shape, source)
+                settings["dtype"], box = settings["dtype"] or stored, make_box(domain, model.shape, source)
             options = {name: value for name, value in (settings | function).items() if value is not None}
             net = attnc.compile(model, domain=box, eps=eps, progress=progress, **options)
             seconds = time.perf_counter() - began
@@ -112,8 +111,8 @@ def compile(
                 net.save(output)
             write_report(net, report, progress)
     about = {"source": source, "eps": eps, "engine": engine}
-    compared = None if _is_object(source) else _compared(activation, output_activation)
-    finish(net, f"{source} as softmax attention", json, about, seconds, files, against=compared)
+    against = None if _is_object(source) else _compared(activation, output_activation)
+    finish(net, f"{source} as softmax attention", json, about, seconds, files, against)
 
 
 def _compared(activation: str | None, last: str | None) -> str:

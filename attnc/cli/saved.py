@@ -53,7 +53,8 @@ def verify(path: Saved, json: Json = False) -> None:
     Example: attnc verify gelu.safetensors
     """
     from attnc.pretrained.verify import verify_directory
-    from attnc.records.fields import at_most, bound_name
+    from attnc.records.cards import bound_name
+    from attnc.records.fields import at_most
 
     with output.errors_reported(json):
         began = time.perf_counter()

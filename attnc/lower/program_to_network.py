@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attnc.domain import Interval, covering
+from attnc.domain import Box, Interval, covering
 from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of

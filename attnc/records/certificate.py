@@ -12,18 +12,9 @@ import torch
 
 from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
-from attnc.records.cards import card, folded, table
+from attnc.records.cards import bound_name, card, folded, table
 from attnc.records.domains import domain_from_json, domain_to_json
-from attnc.records.fields import (
-    DAMAGE,
-    at_most,
-    bound_name,
-    check_types,
-    checked_record,
-    round_up,
-    seal,
-    unsealed,
-)
+from attnc.records.fields import DAMAGE, at_most, check_types, checked_record, round_up, seal, unsealed
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3

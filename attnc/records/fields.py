@@ -89,12 +89,6 @@ def at_most(bound: float) -> str:
     return f"{round_up(bound, 3):.3g}"
 
 
-def bound_name(proved: bool, exact: bool) -> str:
-    """What a verdict calls a bound: that of a certificate that was not confirmed is only claimed."""
-    name = "approximation" if exact else "bound"
-    return name if proved else f"claimed {name}, not proved"
-
-
 def versions() -> dict[str, str]:
     """The versions of the packages that a certificate depends on."""
     found = dict.fromkeys(("attnc", "torch", "numpy", "python-flint"), "unknown")
