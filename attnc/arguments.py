@@ -12,7 +12,7 @@ from torch import nn
 
 from attnc.arithmetic import probe, probe_network
 from attnc.domain import Box, Interval
-from attnc.errors import InputError, PrecisionError
+from attnc.errors import InputError, PrecisionError, page
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 ENGINES = ("softmax", "sdpa", "closed-form")
@@ -147,7 +147,7 @@ def check_arithmetic(dtype: str, network: bool = False) -> None:
     broken = probe(dtype) or (probe_network(dtype) if network else None)
     if broken is not None:
         what = f"this machine's {dtype} arithmetic is not what certificates assume ({broken})"
-        raise PrecisionError(f"{what}: see docs/arithmetic.md")
+        raise PrecisionError(f"{what}: see {page('arithmetic')}")
 
 
 def _as_float(given: object) -> float:

@@ -24,9 +24,11 @@ from attnc.errors import InputError
 from attnc.frontends import to_program
 from attnc.frontends.advice import advising_compile
 from attnc.frontends.black_box import METHODS, SECONDS, FunctionRequest, compile_function
+from attnc.frontends.input_shape import input_shape
 from attnc.frontends.sklearn import is_estimator, task_of
 from attnc.lower.layers import check_ids
-from attnc.lower.program_to_network import Request, certified, lower
+from attnc.lower.program_to_network import certified, lower
+from attnc.lower.request import Request
 from attnc.network.engines import CERTIFIED
 from attnc.network.literal.parts import read
 from attnc.network.network import Network
@@ -40,7 +42,7 @@ COMPILED = ("layers", "two-layer", "attention-softmax")
 def compile(
     model: Any,
     *,
-    domain: Box,
+    domain: Box | tuple[float, float],
     eps: float | None = None,
     approximation: float | None = None,
     form: str | None = None,
@@ -67,7 +69,7 @@ def compile(
     values (2⁻⁴⁶ of their size in float64, 2⁻¹⁸ in float32). Otherwise `method` finds the anchors ("lattice" for up to 4 numbers,
     "fit" for more), and the status of `net.certificate` is "measured". `form` selects what `as_self_attention` writes,
     "two-layer" (the default) or "attention-softmax". `dtype` defaults to the model's, else to torch's default. Inputs outside
-    the box warn once (`strict=None`), raise (True) or are ignored (False).
+    the box warn once (`strict=None`), raise (True) or are ignored (False). `domain=(lo, hi)` is for models of known width.
 
     With `approximation` instead of eps, each step that becomes attention is within it in exact arithmetic, for all that may enter
     it. The bound of `net.certificate` is what follows for the outputs; it may be large.
@@ -81,7 +83,7 @@ def compile(
     >>> swap.certificate.bound <= 1e-3, swap.certificate.status
     (True, 'proved')
     """
-    domain, name = checked_domain(domain), resolve_dtype(dtype, model)
+    domain, name = _box(domain, model, _is_function(model, method)), resolve_dtype(dtype, model)
     allowed, each = _targets(eps, approximation, _is_function(model, method))
     engine, strict = checked_engine(engine, CERTIFIED), checked_strict(strict)
     _check_choices(method, form)
@@ -98,6 +100,28 @@ def compile(
             net.form = form or "layers"
     net.engine, net.strict = engine, strict
     return _in_form(net)
+
+
+def _box(domain: Any, model: Any, function: bool) -> Box:
+    """The box; two numbers are the ends of every coordinate of a model whose first layer determines its inputs."""
+    pair = (
+        isinstance(domain, (tuple, list))
+        and len(domain) == 2
+        and all(isinstance(x, (int, float)) for x in domain)
+    )
+    if not pair:
+        return checked_domain(domain)
+    box = f"attnc.Box({domain[0]!r}, {domain[1]!r}, shape="
+    if function:
+        raise InputError(
+            f"domain={tuple(domain)!r} does not say how many numbers f takes: give {box}(n, d)) for n tokens of d features"
+        )
+    shape = input_shape(model)
+    if shape is None:
+        raise InputError(
+            f"domain={tuple(domain)!r}: the model does not determine the shape of an input: give {box}(…))"
+        )
+    return Box(domain[0], domain[1], shape)
 
 
 def _in_form(net: Network) -> Network:

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_PAGES = {
+    "architecture": "Architecture",
+    "arithmetic": "What a certificate states and what it assumes",
+    "networks": "Networks: from a module to attention",
+}
+
+
+def page(name: str) -> str:
+    """How messages name a page: by its title too, since an installed package does not contain docs/.
+
+    >>> page("architecture")
+    "the page 'Architecture' of the documentation (docs/architecture.md)"
+    """
+    return f"the page {_PAGES[name]!r} of the documentation (docs/{name}.md)"
+
 
 class AttncError(Exception):
     """Root of every error that attnc raises on purpose."""
@@ -91,6 +106,10 @@ class MissingExtraError(AttncError, ImportError):
 
 class ConditionWarning(UserWarning):
     """A condition of a token program that holds for no values that its variables can take."""
+
+
+class CertificateWarning(UserWarning):
+    """A module is saved with a certificate that does not apply to its numbers: they have changed since it was issued."""
 
 
 class DomainWarning(UserWarning):

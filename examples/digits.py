@@ -10,6 +10,7 @@ in exact arithmetic. The script also counts on how many images the executed netw
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,5 +145,6 @@ def run() -> Iterator[Result]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
     for result in run():
         print(result)

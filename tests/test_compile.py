@@ -102,10 +102,18 @@ def test_whole_numbers_and_numpy_numbers_are_numbers() -> None:
 # What is not taken.
 
 
-@pytest.mark.parametrize("domain", [None, (-1, 1), [-1, 1], attnc.Interval(-1, 1), torch.zeros(3), 3, "box"])
+@pytest.mark.parametrize(
+    "domain", [None, (-1, "1"), [-1, 0, 1], attnc.Interval(-1, 1), torch.zeros(3), 3, "box"]
+)
 def test_the_domain_is_a_box(domain: object) -> None:
     with pytest.raises(InputError, match=r"attnc\.Box"):
         attnc.compile(model(), domain=domain, eps=1e-3)
+
+
+def test_a_pair_is_the_box_of_the_first_layer() -> None:
+    assert attnc.compile(model(), domain=(-1, 1), eps=1e-2).domain == attnc.Box(-1, 1, shape=(3,))
+    with pytest.raises(InputError, match=r"attnc\.Box\(-1, 1, shape="):
+        attnc.compile(torch.sin, domain=(-1, 1), eps=1e-2)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import importlib.util
 import math
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -38,6 +40,13 @@ def test_digits_are_decided_alike() -> None:
         assert found.different <= found.images - found.decided
         for word in ("size", "accuracy", "bound", "margin", "agreement"):
             assert f"  {word} " in str(result)
+
+
+def test_digits_prints_help() -> None:
+    pytest.importorskip("sklearn")
+    command = [sys.executable, str(EXAMPLES / "digits.py"), "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert ran.stdout.startswith("usage:")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from attnc.functions.function import Branch, label_of
 from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import round_up
 from attnc.records.layers import NetworkNumbers
-from attnc.records.numbers import HeadNumbers
+from attnc.records.numbers import HeadNumbers, listed
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000
 
@@ -57,7 +57,9 @@ def check_applies(subject: str, numbers: HeadNumbers | NetworkNumbers, certifica
     if numbers.dtype != certificate.dtype:
         raise CheckError(f"the certificate is for {certificate.dtype}, the numbers are {numbers.dtype}")
     if changed:
-        raise CheckError(f"the certificate does not apply: changed since it was issued: {', '.join(changed)}")
+        raise CheckError(
+            f"the certificate does not apply: changed since it was issued: {listed(changed, len(found))}"
+        )
 
 
 def check_machine(broken: str | None) -> None:

@@ -141,7 +141,7 @@ def _check_applies(program: Program, numbers: NetworkNumbers, certificate: Certi
     box, at = certificate.box, np.array(certificate.witness.input)
     inside = (box.lo.ravel() <= at) & (at <= box.hi.ravel()) & (at.astype(certificate.dtype) == at)
     if program.digest() != certificate.facts["program"]:
-        problem: str | None = "it is about another program"
+        problem: str | None = "the weights or steps in this file are not those that were certified"
     elif not inside.all():
         problem = f"its witness is not an input of the domain, or not a {certificate.dtype}"
     elif isinstance(box, Tokens) and not np.array_equal(at, np.floor(at)):

@@ -12,7 +12,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,7 +91,7 @@ def compile(
     with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
-        function["time_limit"] = time_limit
+        function |= {"time_limit": time_limit}
         files = check_files(output, None, force, report=report)
         settings: dict[str, Any] = {"dtype": dtype and parse_dtype(dtype), "engine": engine, "form": form}
         began, given = time.perf_counter(), None if shape is None else parse_shape(shape)
@@ -103,8 +103,7 @@ def compile(
             else:
                 _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
                 model, stored = _read_weights(source, given, **weights)
-                settings["dtype"] = settings["dtype"] or stored
-                box = make_box(domain, model.shape, source)
+                settings["dtype"], box = settings["dtype"] or stored, make_box(domain, model.shape, source)
             options = {name: value for name, value in (settings | function).items() if value is not None}
             net = attnc.compile(model, domain=box, eps=eps, progress=progress, **options)
             seconds = time.perf_counter() - began
@@ -112,7 +111,14 @@ def compile(
                 net.save(output)
             write_report(net, report, progress)
     about = {"source": source, "eps": eps, "engine": engine}
-    finish(net, f"{source} as softmax attention", json, about, seconds, files)
+    against = None if _is_object(source) else _compared(activation, output_activation)
+    finish(net, f"{source} as softmax attention", json, about, seconds, files, against)
+
+
+def _compared(activation: str | None, last: str | None) -> str:
+    """What the bound of a file of weights is about."""
+    after = f" and {last} after the last one" if last else ""
+    return f"these weights with {activation} between the layers{after}; it was not compared with a model"
 
 
 def _is_object(source: str) -> bool:
@@ -229,27 +235,8 @@ def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
 
 def _input_shape(model: Any, source: str) -> tuple[int, ...] | None:
     """The shape of one input where the model determines it; None where --shape is needed."""
-    from torch import nn
-
-    from attnc.frontends import to_program
-    from attnc.frontends.sklearn import is_estimator
-    from attnc.program import Program
+    from attnc.frontends.input_shape import input_shape
 
     if _is_function(model):
         raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
-    if isinstance(model, Program):
-        return model.shape
-    if is_estimator(model) and hasattr(model, "n_features_in_"):
-        return (int(model.n_features_in_),)
-    if not isinstance(model, nn.Module):
-        to_program(model, (1,))  # raises, and says why
-    parts = list(model.modules())
-    widths = list(dict.fromkeys(part.in_features for part in parts if isinstance(part, nn.Linear)))
-    if not widths or any(isinstance(part, (nn.Flatten, nn.Unflatten)) for part in parts):
-        return None  # a model that reshapes its input may expect tokens
-    fitting = []
-    for width in widths:
-        with suppress(InputError):
-            to_program(model, (width,))
-            fitting.append(width)
-    return None if len(fitting) > 1 else ((fitting or widths)[0],)  # if none fits, the front end says why
+    return input_shape(model)

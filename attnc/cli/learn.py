@@ -225,6 +225,8 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
 
 
 def _print(record: dict[str, Any], title: str) -> None:
+    from attnc.records.fields import at_most
+
     constant = {} if record["intercept"] is None else {"(intercept)": record["intercept"]}
     named = zip((record["coefficients"] | constant).items(), record["learner_units"], strict=True)
     rows = [(name, f"{value:.6g}", f"{scaled:.6g}") for (name, value), scaled in named]
@@ -238,7 +240,7 @@ def _print(record: dict[str, Any], title: str) -> None:
         "converged": _converged(record),
         "radius": ", ".join(f"{name} {size:.4g}" for name, size in record["radius"].items()),
         "exact gradient descent": f"{record['distance']:.3g} away",
-        "proved bound": f"{record['bound']:g}" if record["reason"] is None else f"none: {record['reason']}",
+        "proved bound": at_most(record["bound"]) if record["reason"] is None else f"none: {record['reason']}",
         "scikit-learn": other["note"],
         "fit": f"{fit} {record[fit]:.6g}",
         "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]),

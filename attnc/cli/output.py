@@ -145,14 +145,22 @@ def result_text(value: Any, status: Status, reason: str | None, title: str, more
 
 
 def finish(
-    value: Any, title: str, json: bool, about: Mapping[str, Any], seconds: float, files: Mapping[str, str]
+    value: Any,
+    title: str,
+    json: bool,
+    about: Mapping[str, Any],
+    seconds: float,
+    files: Mapping[str, str],
+    against: str | None = None,
 ) -> None:
-    """Print what a command built. Exit with status 1 if its error is not proved."""
+    """Print what a command built, and what its bound is `against`. Exit with status 1 if its error is not proved."""
     status, reason = status_of(value)
     if json:
         ran = {"seconds": round(seconds, 3), "files": files}
+        about = {**about, **({} if against is None else {"against": against})}
         print_json({**about, **result_json(value, status, reason), **ran})
     else:
-        typer.echo(result_text(value, status, reason, title, run_facts(seconds, files)))
+        facts = {} if against is None else {"against": against}
+        typer.echo(result_text(value, status, reason, title, facts | run_facts(seconds, files)))
     if reason is not None:
         raise typer.Exit(NOT_PROVED)

@@ -53,6 +53,8 @@ def verify(path: Saved, json: Json = False) -> None:
     Example: attnc verify gelu.safetensors
     """
     from attnc.pretrained.verify import verify_directory
+    from attnc.records.cards import bound_name
+    from attnc.records.fields import at_most
 
     with output.errors_reported(json):
         began = time.perf_counter()
@@ -67,7 +69,7 @@ def verify(path: Saved, json: Json = False) -> None:
             "file": str(path),
             "status": str(verdict.status),
             "reason": verdict.reason,
-            "approximation" if verdict.exact else "bound": verdict.bound is not None and f"{verdict.bound:g}",
+            bound_name(bool(verdict), verdict.exact): verdict.bound is not None and at_most(verdict.bound),
             "input": verdict.input is not None and output.shortened([f"{x!r}" for x in verdict.input]),
             "error there": verdict.error is not None and f"{verdict.error:.6g}",
             "parts": ", ".join(f"{n} {status}" for status, n in parts.items()),

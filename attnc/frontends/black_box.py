@@ -27,7 +27,8 @@ from attnc.heads.tensor import counts_for
 from attnc.heads.tensor_search import LatticeFit, tensor_lattice
 from attnc.lower import function_to_network as lowering
 from attnc.lower.function_to_network import MOST_ANCHORS
-from attnc.lower.program_to_network import Request, certified, lower
+from attnc.lower.program_to_network import certified, lower
+from attnc.lower.request import Request
 from attnc.network.network import Network
 from attnc.program import Lookup, Traced
 from attnc.prove.gradient import lipschitz_bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from attnc.domain import Box, Tokens
-from attnc.errors import Problem, UnsupportedError
+from attnc.errors import Problem, UnsupportedError, page
 from attnc.frontends import aten, operations
 from attnc.frontends.activations import ACTIVATIONS, RefusedError, activation
 from attnc.frontends.caller import unwrapped, unwrapped_problems, with_one_output
@@ -55,9 +56,9 @@ def module_to_program(
     >>> module_to_program(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Softmax(-1)).eval(), (4,))
     Traceback (most recent call last):
         ...
-    attnc.errors.UnsupportedError: Sequential cannot be compiled (docs/networks.md lists the supported operations,
-    docs/architecture.md says how to add one):
-      - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits
+    attnc.errors.UnsupportedError: Sequential cannot be compiled; the page 'Networks: from a module to attention' of the
+    documentation (docs/networks.md) lists the supported operations, ...:
+      - aten.softmax in 2 (Softmax): is not supported: leave it off and compile the logits...
     """
     ids = isinstance(box, Tokens)
     caller = with_one_output(model, ids, output)
@@ -73,8 +74,10 @@ def module_to_program(
             found = disagreement(caller, program, box)
         problems += [found] if found else []
     if problems or program is None:
-        lists = "docs/networks.md lists the supported operations, docs/architecture.md says how to add one"
-        what = f"{type(model).__name__} cannot be compiled ({lists})"
+        lists = (
+            f"{page('networks')} lists the supported operations, {page('architecture')} says how to add one"
+        )
+        what = f"{type(model).__name__} cannot be compiled; {lists}"
         raise UnsupportedError(what, unwrapped_problems(caller, problems))
     return unwrapped(program)
 
@@ -148,8 +151,18 @@ def _captured(model: nn.Module, example: Tensor, grad: bool, *, fixed: bool = Fa
         if isinstance(part, nn.Linear) and problem.shape and problem.shape[-1] != part.in_features:
             reason = f"takes {part.in_features} features, and its input has shape {problem.shape[1:]}"
             if part is next(one for one in model.modules() if isinstance(one, nn.Linear)):
-                reason += f": give a box of the shape {(*problem.shape[1:-1], part.in_features)}"
+                reason += f": {_other_shape(problem.shape[1:], part.in_features)}"
+        elif type(part).__name__.startswith(("Conv", "LazyConv")):
+            reason = f"convolutions are not supported: compile the layers behind them ({reason})"
         raise _refused(problem.where, reason) from problem
+
+
+def _other_shape(shape: tuple[Any, ...], features: int) -> str:
+    """The box to give for a first layer of so many features."""
+    box = f"give a box of the shape {(*shape[:-1], features)}"
+    if len(shape) > 1 and math.prod(shape) == features:
+        return f"give a box of the shape {(features,)}, or put nn.Flatten() in front of it"
+    return f"{box}, or {(features,)} for inputs without tokens" if len(shape) > 1 else box
 
 
 def _translated(captured: Captured, shape: Shape, ids: bool) -> Program:

@@ -301,4 +301,11 @@ OPERATIONS: dict[str, Operation] = {
 REARRANGES = COPIES | RESHAPES | {
     "t", "numpy_T", "mT", "transpose", "permute", "squeeze", "select", "slice", "expand",
 }  # fmt: skip
-HINTS = dict.fromkeys(("softmax", "log_softmax"), "is not supported: leave it off and compile the logits")
+_LOGITS = (
+    "is not supported: leave it off and compile the logits. A softmax of the outputs is outside of the network that is proved: "
+    "apply it to net(x)"
+)
+HINTS = {
+    **dict.fromkeys(("softmax", "log_softmax"), _LOGITS),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), "is not supported, like all convolutions"),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ _PLAIN = (Tensor, nn.Parameter)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _WRAPS = "is a wrapper: give model.module, or the module that torch.compile was called with"
 _SCRIPTED = "is compiled by torch.jit: give the original nn.Module"
+_QUANTISED = "is a quantised layer, which is not supported: compile the model as it was before quantisation"
 _REMOVERS = {
     "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
     "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
@@ -47,14 +49,25 @@ def inspected(model: nn.Module, *, own_calls: bool = False) -> tuple[list[Proble
     for name, part in model.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         wraps = type(part).__module__.startswith("torch.") and type(part).__name__ in _WRAPPERS
+        quantised = is_quantised(part)
+        if quantised and any(map(is_quantised, _parents(model, name))):
+            continue
         reasons = [_SCRIPTED] if scripted else [_WRAPS] if wraps else list(_interference(part, own_calls))
+        reasons = [_QUANTISED] if quantised else reasons
         problems += [Problem(part_name(name, part), reason) for reason in reasons]
         foreign = {a: t for a, t in vars(part).items() if isinstance(t, Tensor) and type(t) not in _PLAIN}
         problems += [Problem(f"{name}.{a}".lstrip("."), str(tensor_problem(t))) for a, t in foreign.items()]
         sparse = any(t is not None and t.layout is not torch.strided for t in part._parameters.values())
         computed = parametrize.is_parametrized(part) or _is_lazy(part)
-        readable = readable and not (scripted or wraps or foreign or sparse or computed)
+        readable = readable and not (scripted or wraps or quantised or foreign or sparse or computed)
     return problems, readable
+
+
+def _parents(model: nn.Module, name: str) -> Iterator[nn.Module]:
+    """The modules that contain the one with this name."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield model.get_submodule(name)
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
@@ -100,7 +113,13 @@ def training_parts(model: nn.Module) -> Iterator[Problem]:
     for name, part in model.named_modules():
         if part.training and not any(name.startswith(outer) for outer in outermost):
             outermost.append(f"{name}." if name else "")
-            yield Problem(part_name(name, part), "is in training mode: call model.eval()")
+            if not is_quantised(part):
+                yield Problem(part_name(name, part), "is in training mode: call model.eval()")
+
+
+def is_quantised(part: nn.Module) -> bool:
+    """Whether a layer is one of torch's quantised ones, which stay in training mode after eval()."""
+    return re.match(r"torch\.(ao\.)?nn\.(intrinsic\.)?quantized", type(part).__module__) is not None
 
 
 def _tensors(model: nn.Module) -> Iterator[Problem]:

@@ -19,6 +19,8 @@ from attnc.frontends.problems import tensor_problem, to_numpy
 from attnc.functions import Function
 from attnc.program import Affine, Pointwise, Program, Step
 
+_STATISTICS = ("running_mean", "running_var")
+_MODULE = "compile the module instead: attnc.compile(model, …), or `attnc compile mymodule:build …`"
 _ADVICE = "save the weights by safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
 
 
@@ -32,7 +34,8 @@ def mlp(
     """The network whose layers are the pairs `<prefix>.weight` (out, in) and `<prefix>.bias`, which may be missing.
 
     Layers are in the natural order of their prefixes ("net.2" before "net.10"), or in the given `order`. The activation is
-    applied between layers, `output_activation` after the last one.
+    applied between layers, `output_activation` after the last one. What is proved of the result is about these weights with this
+    activation; nothing compares it with the model that the weights come from.
 
     >>> import torch
     >>> w = {"0.weight": torch.ones(3, 2), "0.bias": torch.zeros(3), "2.weight": torch.ones(1, 3)}
@@ -43,12 +46,12 @@ def mlp(
         raise InputError(f"tensors is a {type(tensors).__name__}: pass a state dict, model.state_dict()")
     between, last = _function(activation), None if output_activation is None else _function(output_activation)
     problems = list(_problems(tensors))
-    split = [name.rpartition(".") for name in tensors]
-    prefixes = _ordered([prefix for prefix, _, part in split if part == "weight"], order)
-    if not prefixes and not problems:
+    layers = [prefix for prefix, _, part in (name.rpartition(".") for name in tensors) if part == "weight"]
+    if not layers and not problems:
         problems.append(Problem("the state dict", "holds no weight: give <prefix>.weight, and <prefix>.bias"))
     if problems:
         raise UnsupportedError("the state dict is not that of a network of linear layers", problems)
+    prefixes = _ordered(layers, order)
     steps: list[Step] = []
     for prefix in prefixes:
         named = {part: tensors.get(_joined(prefix, part)) for part in ("weight", "bias")}
@@ -97,14 +100,24 @@ def _joined(prefix: str, part: str) -> str:
 
 
 def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
-    """Tensors that are no weight or bias of a linear layer, or whose numbers are not accepted."""
+    """Layers that are not linear, tensors that are no weight or bias, and tensors whose numbers are not accepted."""
     dtypes: dict[str, str] = {}
+    norms = _norms(tensors)
+    for prefix, what in norms.items():
+        where = "a file of weights does not say where it acts, and without it the network is another one"
+        fold = "or fold it into the linear layer beside it"
+        yield Problem(prefix or "the state dict", f"is {what}: {where}; {_MODULE}, {fold}")
     for name, given in tensors.items():
         prefix, _, part = name.rpartition(".")
+        if prefix in norms:
+            continue
         axes = {"weight": 2, "bias": 1}.get(part)
         reason = tensor_problem(given)
         if axes is None:
-            yield Problem(name, "is neither weight nor bias of a linear layer: leave it out")
+            yield Problem(
+                name,
+                f"is neither weight nor bias of a linear layer, and may change what the model computes; {_MODULE}",
+            )
         elif reason is None and np.ndim(given) != axes:
             yield Problem(name, f"has the shape {tuple(given.shape)}: a {part} has {axes} axes")
         elif part == "bias" and _joined(prefix, "weight") not in tensors:
@@ -116,6 +129,20 @@ def _problems(tensors: Mapping[str, Any]) -> Iterator[Problem]:
     if len(dtypes) > 1:
         listed = ", ".join(f"{name} is of {dtype}" for dtype, name in dtypes.items())
         yield Problem("the state dict", f"mixes dtypes: {listed}; give all in one")
+
+
+def _norms(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Prefixes of layers that normalise or scale, and what they look like."""
+    found: dict[str, str] = {}
+    for name, given in tensors.items():
+        prefix, _, part = name.rpartition(".")
+        if part in _STATISTICS:
+            found[prefix] = "a BatchNorm, or another norm with running statistics"
+        elif part == "weight" and tensor_problem(given) is None and np.ndim(given) == 1:
+            found.setdefault(
+                prefix, "a norm (LayerNorm, RMSNorm, BatchNorm) or a PReLU, by its weight of one axis"
+            )
+    return found
 
 
 def _ordered(prefixes: list[str], order: Sequence[str] | None) -> list[str]:

@@ -131,7 +131,7 @@ def finish(draft: Draft, target: Target) -> Finished:
     numbers = HeadNumbers(query, key, value, np.ones(len(key)), target.dtype)
     rounding = np.zeros_like(s)
     for head in zip(query, key, value, strict=True):
-        rounding += _rounding_estimate(*head, s, target.arithmetic)
+        rounding += rounding_estimate(*head, s, target.arithmetic)
     approximation = np.abs(forward(numbers, s) - target.y)
     return Finished(draft.design, numbers, float(approximation.max()), float(rounding.max()))
 
@@ -149,7 +149,7 @@ def _slopes_and_constants(values: Array, own: Array) -> Array:
     return np.stack([np.where(own, values, 0.0), np.where(own, 0.0, values)], axis=-1)
 
 
-def _rounding_estimate(query: Array, key: Array, value: Array, s: Array, a: Arithmetic) -> Array:
+def rounding_estimate(query: Array, key: Array, value: Array, s: Array, a: Arithmetic) -> Array:
     """The rounding bound of `prove.rounding` at the points s, in float64."""
     with np.errstate(all="ignore"):
         x = query[0] * s + query[1]
@@ -182,7 +182,7 @@ def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Arra
             intercept = keys[:, 1] + slope * ((centre - target.domain.middle) / target.half)
             key = np.stack([slope / target.half, intercept - intercept.max()], axis=-1)
             query, key = np.array([1.0, 0.0 - centre]), to_dtype(key, target.dtype)
-            cost = float(_rounding_estimate(query, key, value, s, target.arithmetic).max())
+            cost = float(rounding_estimate(query, key, value, s, target.arithmetic).max())
             if best is None or cost < 0.98 * least:
                 best, least = (query, key), cost
     assert best is not None

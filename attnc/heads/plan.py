@@ -6,6 +6,7 @@ that the search has not used."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,10 +14,10 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import ConvergenceError, InputError, PrecisionError
-from attnc.heads import patience
+from attnc.heads import lattice, patience
 from attnc.heads.chain import Chain
 from attnc.heads.designs import best_candidates, candidates_of
-from attnc.heads.draft import Finished, forward
+from attnc.heads.draft import Finished, forward, rounding_estimate
 from attnc.heads.target import Plan, bends, evaluate, find_kink, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
@@ -26,6 +27,7 @@ LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 
 MEASURED_POINTS = 20_011
 _CANCELS = 32  # rounding above so many times the least error comes from values that cancel
 _RELAXED = 3  # searches with a larger eps after one that failed
+_LATTICE = 4096  # anchors of a lattice: the proof of more takes minutes
 _DAMPINGS = (1e-2, 1e-3, 1e-4)  # of eps: what a unit of |value| costs in the search for smaller values
 
 
@@ -87,6 +89,38 @@ def smallest(plan: Plan, eps: float) -> HeadCandidate:
         clock.failed()
         raise _out_of_reach(plan, eps, search, closest, clock)
     return _steadier(plan, search.eps, search.close_gap(search.found))
+
+
+def on_lattice(plan: Plan, eps: float) -> HeadCandidate | None:
+    """A head with its anchors on a uniform lattice, as in `heads.exact_term`: proved within eps, or the closest one; None if f
+    has no lattice. Wide intervals need it: the values of a lattice do not cancel, but it has hundreds of anchors, so it is tried
+    when the other designs fail. In float32 its rounding is larger than theirs."""
+    radius = max(abs(plan.domain.lo), abs(plan.domain.hi))
+    single = plan.dtype == "float64" and plan.design == "auto" and plan.heads == 1
+    if not single or not lattice.is_gate_symmetric(plan.f) or plan.f.kinks or radius > _LATTICE / 4:
+        return None
+    closest: HeadCandidate | None = None
+    for share in (
+        0.85,
+        0.0,
+    ):  # the last one does not depend on eps, so that what is reported as reachable is reached
+        for numbers in lattice.lattice_gates(plan.f, radius, share * eps, plan.dtype):
+            if numbers.anchors_per_head > _LATTICE:
+                break
+            sampled, s = measure(plan, numbers)[0], np.linspace(plan.domain.lo, plan.domain.hi, 257)
+            parts = (numbers.query[0], numbers.key[0], numbers.value[0], s, ARITHMETIC[plan.dtype])
+            candidate = Finished("lattice", numbers, sampled, float(rounding_estimate(*parts).max()))
+            if share and candidate.estimate > eps:
+                continue
+            plan.progress(f"proving {numbers.anchors_per_head} anchors, lattice")
+            promising = candidate.estimate <= eps
+            until = math.inf if promising else time.thread_time() + patience.SECONDS
+            found = conclude(plan, candidate, math.inf, until)
+            if found.bound <= eps:
+                return found
+            if math.isfinite(found.bound) and (closest is None or found.bound < closest.bound):
+                closest = found
+    return closest
 
 
 def _steadier(plan: Plan, eps: float, found: HeadCandidate) -> HeadCandidate:
@@ -291,6 +325,11 @@ def _out_of_reach(
         what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"
         advice = "use another design, a smaller interval, or an enclosure that is sharp on small cells"
         return ConvergenceError(f"{what}: {advice}.{late}")
+    return refusal(plan, eps, found, late)
+
+
+def refusal(plan: Plan, eps: float, found: HeadCandidate, late: str) -> ConvergenceError | PrecisionError:
+    """What was found instead of a head within eps."""
     shown, anchors = f"{round_up(found.bound, 2):.1e}", found.numbers.anchors_per_head
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
@@ -298,8 +337,12 @@ def _out_of_reach(
         more = "more heads, " if plan.heads == 1 else ""
         reached = f"in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding"
         advice = f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
-        return PrecisionError(f"eps={eps:g} cannot be met {reached}. {advice}", float(shown), found)
+        return PrecisionError(
+            f"attnc found no head within eps={eps:g} {reached}. {advice}", float(shown), found
+        )
     other = "a smaller interval" if plan.design == "auto" else "design='auto'"
-    reached = f"for {plan.where} with {design}: {anchors} anchors per head reach {shown}"
+    reached = f"for {plan.where} with design={plan.design!r}: {anchors} anchors per head reach {shown}"
     advice = f"Use {other}, more heads, or eps >= {shown}.{late}"
-    return ConvergenceError(f"eps={eps:g} cannot be met {reached}. {advice}", float(shown), found)
+    return ConvergenceError(
+        f"attnc found no head within eps={eps:g} {reached}. {advice}", float(shown), found
+    )

@@ -31,7 +31,15 @@ from attnc.functions.balls import working
 from attnc.functions.function import is_builtin, label_of
 from attnc.heads.designs import DESIGNS
 from attnc.heads.exact_term import smallest_exact
-from attnc.heads.plan import MEASURED_POINTS, HeadCandidate, best, smallest, unused_points
+from attnc.heads.plan import (
+    MEASURED_POINTS,
+    HeadCandidate,
+    best,
+    on_lattice,
+    refusal,
+    smallest,
+    unused_points,
+)
 from attnc.heads.target import Plan
 from attnc.lower.witness import check_refuted, claimed_error
 from attnc.network.head import Head
@@ -83,7 +91,7 @@ def head(
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
     try:
         if eps is not None:
-            made = finished_head(plan, smallest(plan, checked_eps(eps)), checked_eps(eps))
+            made = finished_head(plan, _smallest_of_all(plan, checked_eps(eps)), checked_eps(eps))
         else:
             why = "each of several heads has anchors - 2 anchors of its own, between two sentinels"
             least, why = (3, why) if heads > 1 else (2, "")
@@ -95,6 +103,20 @@ def head(
         ) from problem
     made.strict = strict
     return made
+
+
+def _smallest_of_all(plan: Plan, eps: float) -> HeadCandidate:
+    """The smallest head of the usual designs; if they do not meet eps, one on a lattice. The error states what came closest."""
+    try:
+        return smallest(plan, eps)
+    except (PrecisionError, ConvergenceError) as problem:
+        found = on_lattice(plan, eps)
+        if found is not None and found.bound <= eps:
+            return found
+        reached = problem.found.bound if isinstance(problem.found, HeadCandidate) else math.inf
+        if found is None or found.bound >= reached:
+            raise
+        raise refusal(plan, eps, found, "") from problem
 
 
 def head_within(plan: Plan, eps: float) -> Head:
@@ -111,6 +133,16 @@ def head_within(plan: Plan, eps: float) -> Head:
             return finished_head(plan, problem.found)
 
     return cached_head(plan, ("eps", eps), build)
+
+
+def head_on_lattice(plan: Plan, eps: float) -> Head | None:
+    """A head with its anchors on a lattice, within eps or the closest one; None if the function has none."""
+    eps = few_digits(checked_eps(eps))
+    found = on_lattice(plan, eps)
+    if found is None:
+        return None
+    allowed = eps if found.bound <= eps else math.inf
+    return cached_head(plan, ("lattice", eps), lambda: finished_head(plan, found, allowed))
 
 
 def head_approximating(plan: Plan, approximation: float) -> Head:

@@ -7,7 +7,7 @@ share goes to the layers behind."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,14 @@ from attnc.errors import ConvergenceError, PrecisionError
 from attnc.functions import Function
 from attnc.functions.function import label_of
 from attnc.heads import patience
-from attnc.heads.target import Plan, Progress
-from attnc.lower.function_to_head import head_approximating, head_within
+from attnc.heads.lattice import is_gate_symmetric
+from attnc.heads.target import Plan
+from attnc.lower.function_to_head import head_approximating, head_on_lattice, head_within
 from attnc.lower.layers import check_supported, lower_steps
 from attnc.lower.norm import norm_claim, norm_heads, norm_terms, root_errors, with_heads
 from attnc.lower.pointwise import HeadGroup, by_reach, head_errors
 from attnc.lower.product import scaled_product, square_errors, square_head, with_square
-from attnc.lower.quadratic import QuadraticProof
+from attnc.lower.request import Lowered, Request
 from attnc.lower.witness import check_refuted, worst
 from attnc.network.network import Network, rebuilt
 from attnc.program import Norm, Pointwise, Product
@@ -44,40 +45,6 @@ _SMALL = 2.0**-60  # an error of which only the first order matters
 _SQUARE_ROOM = 1.02  # for the factors of a product: the checker's may be slightly larger
 
 
-@dataclass(frozen=True)
-class Request:
-    """A program to compile, and the error that is allowed."""
-
-    program: Program
-    box: Box
-    eps: float  # of the output; infinity if `approximation` is given
-    dtype: str
-    progress: Progress = lambda _: None
-    approximation: float | None = None  # of each layer of attention alone, in exact arithmetic
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """Layers, the heads of each layer of attention by its value, those of the norms, and the bounds of every value."""
-
-    layers: tuple[Layer, ...]
-    heads: dict[int, list[HeadGroup]]
-    known: dict[int, ValueBounds]
-    roots: dict[int, QuadraticProof] = field(default_factory=dict)
-
-    def layer(self, value: int) -> Layer:
-        """The layer that computes a value."""
-        return next(layer for layer in self.layers if layer.value == value)
-
-    @property
-    def output(self) -> ValueBounds:
-        return self.known[self.layers[-1].value]
-
-    @property
-    def error(self) -> float:
-        return float(self.output.error.max())
-
-
 def lower(request: Request) -> Lowered:
     """The network whose output is proved within eps, or an error that names the largest term and the eps that can be met."""
     check_supported(request.program)
@@ -91,20 +58,48 @@ def lower(request: Request) -> Lowered:
         raise _overflow(request, layers, exact)
     if request.approximation is not None:
         return _of_steps(request, layers)
+    lowered, stopped = _search(request, layers, weights, affine)
+    if lowered.error > request.eps and request.dtype == "float64" and _any_lattice(request.program):
+        again, late = _search(replace(request, lattices=True), layers, weights, affine)
+        lowered, stopped = (again, late) if again.error < lowered.error else (lowered, stopped)
+    if lowered.error <= request.eps:
+        return lowered
+    reachable = _reachable(request, lowered, layers, weights, affine)
+    raise _refusal(request, lowered, weights, affine, stopped, reachable)
+
+
+def _search(
+    request: Request, layers: tuple[Layer, ...], weights: dict[int, float], affine: float
+) -> tuple[Lowered, bool]:
+    """The first attempt within eps, or the closest one; and whether the search was stopped for time."""
     spent, closest = _SPENT, None
     for _ in range(5):
         left = spent * request.eps - affine
         with patience.sharing() as shared:
             lowered = _attempt(request, layers, weights, left if left > 0 else affine)
-        if lowered.error <= request.eps:
-            return lowered
         closest = lowered if closest is None or lowered.error < closest.error else closest
         taken = sum(weights[value] * own_bound(lowered, value) for value in weights)
-        if left <= 0 or not taken <= request.eps - affine:  # not only the products of errors exceed eps
-            break
+        if lowered.error <= request.eps or left <= 0 or not taken <= request.eps - affine:
+            break  # met, or not only the products of errors exceed eps
         spent *= 0.75
     assert closest is not None
-    raise _refusal(request, closest, weights, affine, shared.stopped)
+    return closest, shared.stopped
+
+
+def _any_lattice(program: Program) -> bool:
+    return any(isinstance(step, Pointwise) and is_gate_symmetric(step.function) for step in program.steps)
+
+
+def _reachable(
+    request: Request, lowered: Lowered, layers: tuple[Layer, ...], weights: dict[int, float], affine: float
+) -> float:
+    """The error that was reached if a request for it succeeds, else with room: another eps finds other heads."""
+    reached = round_up(lowered.error, 2)
+    if not np.isfinite(reached):
+        return reached
+    lattices = any(group.head.design == "lattice" for heads in lowered.heads.values() for group in heads)
+    again, _ = _search(replace(request, eps=reached, lattices=lattices), layers, weights, affine)
+    return reached if again.error <= reached else round_up(_ROOM * lowered.error, 2)
 
 
 def _of_steps(request: Request, layers: tuple[Layer, ...]) -> Lowered:
@@ -116,7 +111,7 @@ def _of_steps(request: Request, layers: tuple[Layer, ...]) -> Lowered:
         assert request.approximation is not None
         if own > request.approximation:
             raise PrecisionError(
-                f"approximation={request.approximation:g} cannot be met at {name}: its heads are within {own:.2g}. Use "
+                f"attnc found no heads within approximation={request.approximation:g} at {name}: its heads reach {own:.2g}. Use "
                 f"{'dtype=torch.float64, or ' * (request.dtype == 'float32')}approximation >= {round_up(1.1 * own, 2):g}.",
                 round_up(1.1 * own, 2),
             )
@@ -199,20 +194,23 @@ def _with_heads(request: Request, layer: Layer, made: Lowered, share: float) -> 
 def _layer_heads(
     request: Request, value: int, function: Function, entering: ValueBounds, share: float
 ) -> list[HeadGroup]:
-    """One head for all neurons; if its error exceeds the share, one for each group of neurons."""
+    """One head for all neurons; if its error exceeds the share, one for each group of neurons, or one on a lattice."""
     name, (lo, hi) = layer_name(request.program, value), entering.reach
     if not (np.isfinite(lo).all() and np.isfinite(hi).all()):
         raise PrecisionError(f"the input of {name} may overflow in {request.dtype}: use a smaller box")
 
-    def group(neurons: Index | None) -> HeadGroup:
+    def plan_for(neurons: Index | None) -> Plan:
         where = (..., slice(None)) if neurons is None else (..., neurons)
         domain = with_room(float(lo[where].min()), float(hi[where].max()))
-        within = head_within if request.approximation is None else head_approximating
-        plan = Plan(
+        return Plan(
             function, domain, request.dtype, progress=lambda text: request.progress(f"{name}: {text}")
         )
+
+    def group(neurons: Index | None) -> HeadGroup:
+        within = head_within if request.approximation is None else head_approximating
+        plan = plan_for(neurons)
         try:
-            return HeadGroup(neurons, within(plan, min(share, domain.width)))
+            return HeadGroup(neurons, within(plan, min(share, plan.domain.width)))
         except (ConvergenceError, PrecisionError) as problem:
             raise type(problem)(f"{name}: {problem}") from problem
 
@@ -221,6 +219,10 @@ def _layer_heads(
     groups = by_reach(lo, hi, _GROUPS, unit=farthest, step=4.0, least=2.0**-40 * farthest)
     if worst_bound(found) > share and len(groups) > 1:
         found = [group(neurons) for _, neurons in groups]
+    if request.lattices and worst_bound(found) > share:
+        head = head_on_lattice(plan_for(None), min(share, plan_for(None).domain.width))
+        if head is not None and head.certificate.bound < worst_bound(found):
+            return [HeadGroup(None, head)]
     return found
 
 
@@ -251,9 +253,14 @@ def _overflow(request: Request, layers: Sequence[Layer], exact: Mapping[int, Val
 
 
 def _refusal(
-    request: Request, lowered: Lowered, weights: dict[int, float], affine: float, stopped: bool
+    request: Request,
+    lowered: Lowered,
+    weights: dict[int, float],
+    affine: float,
+    stopped: bool,
+    reachable: float,
 ) -> PrecisionError:
-    """The largest term of the error, and the eps that can be met; and whether a search was stopped for time."""
+    """The largest term of the error, and an eps that can be met; and whether a search was stopped for time."""
     steps = ((value, request.program.steps[value - 1]) for value in lowered.heads)
     own = {v: deviation(step, lowered.known[step.input]) for v, step in steps if isinstance(step, Pointwise)}
     off = float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
@@ -268,13 +275,13 @@ def _refusal(
         name = f"{layer_name(request.program, value)} ({head.facts['function']})"
         terms[f"the {term} error of the heads of {name}"] = weights[value] * own_bound(lowered, value)
     largest = max(terms, key=terms.__getitem__)
-    reachable = round_up(_ROOM * lowered.error, 2)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
     offer = f"Use {other}eps >= {reachable:g}" if np.isfinite(reachable) else f"Use {other}a smaller box"
     late = " The search for heads was stopped for time: a longer one may come closer." if stopped else ""
     return PrecisionError(
-        f"eps={request.eps:g} cannot be met in {request.dtype}: {largest} contributes "
-        f"{min(terms[largest], lowered.error):.2g} of the total {lowered.error:.2g}. {offer}.{late}",
+        f"attnc found no network within eps={request.eps:g} in {request.dtype}: it reached "
+        f"{round_up(lowered.error, 2):g}, to which {largest} contributes "
+        f"{min(terms[largest], lowered.error):.2g}. {offer}.{late}",
         reachable if np.isfinite(reachable) else None,
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attnc.check.execution import PRECISION, ROOM, attained, network_errors
 from attnc.domain import Array, Box, Tokens
-from attnc.errors import CertificateError
+from attnc.errors import CertificateError, page
 from attnc.functions.balls import lower, working
 from attnc.program.evaluate import differentiable, exact
 from attnc.program.program import Program
@@ -22,7 +22,7 @@ def check_refuted(what: str, error: float, bound: float, cause: str = "") -> Non
     if error > bound:
         raise CertificateError(
             f"{what} has the error {error:.6g}, above its proved bound {bound:.6g}: {cause}this machine or its libraries violate "
-            "the assumptions of docs/arithmetic.md"
+            f"the assumptions of {page('arithmetic')}"
         )
 
 

@@ -3,6 +3,7 @@ parametrizations, casts and other devices change what is executed and leave the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, cast
 
@@ -11,9 +12,11 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from attnc.errors import CertificateWarning
 from attnc.network.running import PreciseModule, autocast_is_on
 from attnc.records.certificate import Certificate
 from attnc.records.fields import DAMAGE
+from attnc.records.numbers import listed
 
 _T = TypeVar("_T", bound=type[nn.Module])
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -48,8 +51,23 @@ def why_changed(
 ) -> str | None:
     """Why a certificate is not about what the module executes and the numbers that it holds now; None if it is. `known` are the
     digests of the numbers, if the certificate has others too."""
-    if (altered := why_altered(module)) is not None:
-        return altered
+    return why_altered(module) or _numbers_changed(module, certificate, known)
+
+
+def warn_if_changed(module: nn.Module, certificate: Certificate) -> None:
+    """Warn before a module is saved whose numbers are not those of its certificate. Hooks and devices are not part of a file."""
+    if certificate.digests and (reason := _numbers_changed(module, certificate)) is not None:
+        warnings.warn(
+            f"the certificate does not apply to what is saved ({reason}): `attnc verify` will not prove its bound. "
+            f"Build the {certificate.subject} again from the new weights to get a certificate for them.",
+            CertificateWarning,
+            stacklevel=3,
+        )
+
+
+def _numbers_changed(
+    module: nn.Module, certificate: Certificate, known: Mapping[str, str] | None = None
+) -> str | None:
     try:
         numbers = cast(Any, module).numbers()
         digests = numbers.digests()
@@ -66,7 +84,7 @@ def why_others(
     """The tensors that are not those of a certificate; None if all are."""
     known = certificate.digests if known is None else known
     changed = sorted(name for name in digests.keys() | known.keys() if digests.get(name) != known.get(name))
-    return f"changed since it was certified: {', '.join(changed)}" if changed else None
+    return f"changed since it was certified: {listed(changed, len(digests))}" if changed else None
 
 
 def why_parts(parts: Mapping[str, nn.Module]) -> str | None:

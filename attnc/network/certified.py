@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from flint import arb
+from numpy.typing import NDArray
 from torch import Tensor
 
+from attnc.domain import real_numbers
 from attnc.errors import InputError
 from attnc.functions import Function, get
 from attnc.functions.balls import upper, working
@@ -83,13 +85,15 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
         return Certified(value, distance(value, original))
 
 
-def certified_network(network: Network, x: Tensor) -> Certified:
+def certified_network(network: Network, x: Tensor | NDArray[Any]) -> Certified:
     """See `Network.certified`. The bound is the distance to the balls alone: that of the certificate may come from a file."""
     check_subnormals()
     if (reason := network.why_not_certified()) is not None:
         raise InputError(
             f"the network has no proved certificate, which a certificate for an input needs: {reason}"
         )
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(real_numbers(x, "x")).to(next(network.parameters()).dtype)
     network._check_input(x)
     if x.numel() and (outside := outside_domain(x.detach(), network.domain)) is not None:
         raise InputError(f"{outside}: a certificate for an input needs inputs inside")

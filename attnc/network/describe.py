@@ -11,6 +11,7 @@ import numpy as np
 
 from attnc.program import Lookup, Pointwise
 from attnc.records.certificate import Certificate, Status
+from attnc.records.fields import at_most, round_up
 
 if TYPE_CHECKING:
     from attnc.network import pointwise
@@ -63,7 +64,7 @@ def described(net: Network) -> Description:
     rows = [row for stage in net.stages for row in _rows(net, stage, claims.get(stage.value))]
     for lookup in net.selections:
         claim = claims.get(lookup.value)
-        error = f"{claim.bound:.2e}" if claim is not None else NONE if changed else "measured"
+        error = _up(claim.bound) if claim is not None else NONE if changed else "measured"
         function, anchors = function_label(net, lookup), _grid(net, lookup)
         rows.append((lookup.name, function, "1", anchors, "the box", NONE, error))
     return Description(tuple(rows), tuple(_summary(net, changed)))
@@ -77,15 +78,20 @@ def _rows(net: Network, stage: Any, claim: Certificate | None) -> list[tuple[str
     name = step_name(net, stage.value)
     if kind == "norm":
         norm = "LayerNorm" if stage.settings["centred"] else "RMSNorm"
-        alone = NONE if claim is None else f"{claim.bound:.2e} alone"
+        alone = NONE if claim is None else f"{_up(claim.bound)} alone"
         return [(name, norm, str(len(stage.slope)), "2 keys", NONE, NONE, alone)]
     if kind == "attend":
         return [(name, "attention", str(stage.settings["split"][0]), "tokens", NONE, NONE, NONE)]
     if kind == "product":
-        errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")
+        errors = (NONE, NONE) if claim is None else (_up(claim.facts["error_in"]), _up(claim.bound))
         anchors = f"{stage.square.groups[0][1].key.shape[1]} square"
         return [(name, "product", str(2 * len(stage.scale)), anchors, NONE, *errors)]
     return []
+
+
+def _up(bound: float) -> str:
+    """A bound in three digits, rounded up, with the exponent that columns share."""
+    return f"{round_up(bound, 3):.2e}"
 
 
 def step_name(net: Network, value: int) -> str:
@@ -112,7 +118,7 @@ def lattice(lookup: LookupLayer) -> tuple[int, ...] | None:
 
 def _layer_rows(net: Network, layer: pointwise.Pointwise, claim: Certificate | None) -> list[tuple[str, ...]]:
     width = net.program.shapes[layer.value][-1]
-    errors = (NONE, NONE) if claim is None else (f"{claim.facts['error_in']:.2e}", f"{claim.bound:.2e}")
+    errors = (NONE, NONE) if claim is None else (_up(claim.facts["error_in"]), _up(claim.bound))
     rows: list[tuple[str, ...]] = []
     for name, (neurons, head) in zip(layer.names, layer.groups, strict=True):
         heads = str(width if neurons is None else len(neurons))
@@ -154,7 +160,7 @@ def _summary(net: Network, changed: str | None) -> list[str]:
 def _proved(net: Network, c: Certificate) -> list[str]:
     fitted = c.parts("network")
     quantity = "|network - f|" if net.selections or fitted else "|network - program|"
-    lines = [f"{proved_word(net)}: {quantity} <= {c.bound:.4g} on {c.holds_for}, in {c.dtype}"]
+    lines = [f"{proved_word(net)}: {quantity} <= {at_most(c.bound)} on {c.holds_for}, in {c.dtype}"]
     lines += [
         f"for every f with the stored values at {len(step.points):,} point{'s' * (len(step.points) != 1)}, up to noise of "
         f"{step.noise:.3g}, and Lipschitz constant {step.lipschitz:g} in every output"
@@ -162,7 +168,7 @@ def _proved(net: Network, c: Certificate) -> list[str]:
         if isinstance(step, Lookup)
     ]
     seen = f"; largest error seen {c.error:.3g}" if c.error is not None else ""
-    lines.append(f"approximation {c.approximation:.3g}, rounding {c.rounding:.3g}{seen}")
+    lines.append(f"approximation {at_most(c.approximation)}, rounding {at_most(c.rounding)}{seen}")
     if "points" in c.facts:
         error, points, seed = (c.facts[name] for name in ("error", "points", "seed"))
         lines.append(f"measured: at most {error:.3g} at {points:,} random inputs (seed {seed})")
@@ -185,7 +191,7 @@ def _measured(c: Certificate) -> list[str]:
     ]
     if c.claims is not None:
         lines += [
-            f"proved against a network that was fitted to f, not against f: |network - fitted| <= {c.claims.bound:.4g}",
+            f"proved against a network that was fitted to f, not against f: |network - fitted| <= {at_most(c.claims.bound)}",
             "error in, error out: also against the fitted network",
         ]
     return lines

@@ -15,7 +15,7 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.heads.chain import anchor_positions
-from attnc.network.altered import as_made, why_changed
+from attnc.network.altered import as_made, warn_if_changed, why_changed
 from attnc.network.certified import Certified, certified_head
 from attnc.network.describe import error_of
 from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
@@ -175,7 +175,9 @@ class Head(PreciseModule):
         return literal_head(self, n)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
+        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back. Warns
+        (`attnc.errors.CertificateWarning`) if numbers have changed, so that the certificate does not apply to them."""
+        warn_if_changed(self, self.certificate)
         write(path, self.record())
 
     def record(self) -> Record:

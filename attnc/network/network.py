@@ -15,7 +15,7 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
 from attnc.domain import Box, Tokens
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_changed
+from attnc.network.altered import as_made, warn_if_changed, why_changed
 from attnc.network.attend import AttendLayer
 from attnc.network.certified import Certified, certified_network
 from attnc.network.describe import Description, described, error_of, proved_word, step_name
@@ -110,8 +110,9 @@ class Network(PreciseModule):
         lead = x.shape[: x.ndim - len(self.program.shape)]
         return {name: weights.reshape(*lead, *weights.shape[1:]) for name, weights in found.items()}
 
-    def certified(self, x: Tensor) -> Certified:
-        """net(x), and a bound of |net(x) - program(x)| for these very inputs, as a float64 tensor that is rounded up.
+    def certified(self, x: Tensor | NDArray[Any]) -> Certified:
+        """net(x), and a bound of |net(x) - program(x)| for these very inputs, as a float64 tensor that is rounded up. A numpy
+        array is converted to the dtype of the network first, and the bound is for the converted x.
 
         The program runs in ball arithmetic, which takes some microseconds for each neuron and input. Nothing is assumed about the
         machine, and the bound exceeds the error by less than one part in 10^9. A function that is known at points has wide balls,
@@ -175,7 +176,9 @@ class Network(PreciseModule):
         return NetworkNumbers(tuple(cast(Stage, stage).numbers() for stage in self.stages), self._dtype())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back."""
+        """Write numbers, program and certificate to a safetensors file; `attnc.load` reads it back. Warns
+        (`attnc.errors.CertificateWarning`) if numbers have changed, so that the certificate does not apply to them."""
+        warn_if_changed(self, self.certificate)
         write(path, self.record())
 
     def record(self) -> Record:
@@ -214,7 +217,7 @@ class Network(PreciseModule):
             return f"its error is {self.certificate.status}, not proved"
         reason = self.why_changed() or loose_products(self.certificate.dtype)
         if reason is None and self.program.digest() != self.certificate.facts["program"]:
-            return "the certificate is for another program"
+            return "its weights or steps are not those that were certified"
         return reason
 
     def why_changed(self) -> str | None:

@@ -27,7 +27,8 @@ from attnc.heads.target import Plan, Target, target_of
 from attnc.lower.function_to_head import finished_head
 from attnc.lower.layers import lower_steps
 from attnc.lower.pointwise import HeadGroup, head_errors
-from attnc.lower.program_to_network import Lowered, Request, certified, with_room
+from attnc.lower.program_to_network import certified, with_room
+from attnc.lower.request import Lowered, Request
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.program import Affine, Pointwise, Program, Reshape

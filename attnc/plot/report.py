@@ -119,7 +119,8 @@ def _statement(certificate: Certificate) -> list[str]:
         f"For {where}, what this computes in {certificate.dtype} differs from the exact value by at most "
         f"{at_most(certificate.bound)}.",
         f"Of this, {at_most(certificate.approximation)} is the error in exact arithmetic, and {at_most(certificate.rounding)} is "
-        "what the rounding of the executed operations can add. This is a theorem about the stored numbers, proved by ball "
+        "what the rounding of the executed operations can add. Each is a worst case of its own, so that their sum can exceed the "
+        "bound. This is a theorem about the stored numbers, proved by ball "
         "arithmetic on every part of the domain. It is not an estimate from samples.",
         *(
             [f"The largest error that was found is {certificate.error:.3g}."]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
-from attnc.errors import InputError, PrecisionError
+from attnc.errors import InputError, PrecisionError, page
 from attnc.frontends.advice import advising_convert
 from attnc.frontends.sklearn import is_estimator
 from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, find_blocks
@@ -150,7 +150,7 @@ def check_dtypes(found: BlockList) -> None:
         broken = probe_window(name)
         if broken is not None:
             what = f"the {name} arithmetic of this machine violates an assumption of the proofs ({broken})"
-            raise PrecisionError(f"{what}: see docs/arithmetic.md")
+            raise PrecisionError(f"{what}: see {page('arithmetic')}")
 
 
 def differences(before: list[dict[str, Tensor]], after: list[dict[str, Tensor]]) -> tuple[Difference, ...]:

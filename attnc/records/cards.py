@@ -75,3 +75,9 @@ def chips(names: Sequence[str], most: int = 48) -> str:
     style = f"border:1px solid {_LINE};border-radius:4px;padding:0 .4em;margin:.1em;display:inline-block"
     shown = "".join(f"<code style='{style};background:none'>{escape(name)}</code>" for name in names[:most])
     return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def bound_name(proved: bool, exact: bool) -> str:
+    """What a verdict calls a bound: that of a certificate that was not confirmed is only claimed."""
+    name = "approximation" if exact else "bound"
+    return name if proved else f"claimed {name}, not proved"

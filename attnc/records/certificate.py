@@ -12,7 +12,7 @@ import torch
 
 from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
-from attnc.records.cards import card, folded, table
+from attnc.records.cards import bound_name, card, folded, table
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import (
     DAMAGE,
@@ -388,7 +388,7 @@ class Verdict:
         return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
 
     def _repr_html_(self) -> str:
-        facts = [("bound", "" if self.bound is None else f"{self.bound:g}")]
+        facts = [(bound_name(bool(self), self.exact), "" if self.bound is None else at_most(self.bound))]
         facts.append(("error there", "" if self.error is None else f"{self.error:.6g}"))
         rows = [[part.name, str(part.status), part.reason] for part in self.children]
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""

@@ -25,6 +25,12 @@ from attnc.records.numbers import digest
 NOT_QUANTISED = "save the model with weights in float32, float64, bfloat16 or float16"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONVERTED, CONVERTED_INDEX = "attnc.safetensors", "attnc.safetensors.index.json"  # of a converted model
+_PICKLED = "the suffix is that of torch's own format, torch.save"
+OTHER_FORMATS = {
+    **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt", ".pkl"), _PICKLED),
+    ".onnx": "for an ONNX file call attnc.export(x, path)",
+    ".html": "for a page call attnc.plot.report(x, path)",
+}
 _FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors names them
 _PLACE = re.compile(rf"{NUMBER.pattern}|\w+$")  # of layers.0.mlp.weight: 0, weight
 _MAPS = ("first", "second", "up")  # roles of tensors that experts may have
@@ -33,7 +39,11 @@ _MAPS = ("first", "second", "up")  # roles of tensors that experts may have
 def write_file(
     path: str | os.PathLike[str], tensors: Mapping[str, ArrayLike], about: Mapping[str, Any]
 ) -> None:
-    """Write a file; an existing file is replaced only when the new one is complete."""
+    """Write a file; an existing file is replaced only when the new one is complete. Suffixes of other formats are refused."""
+    if (kind := OTHER_FORMATS.get(_path(path).suffix.lower())) is not None:
+        raise InputError(
+            f"{os.fspath(path)!r}: {kind}, and this file is in safetensors: use a name that ends in .safetensors"
+        )
     arrays = {name: np.array(tensor, order="C") for name, tensor in tensors.items()}
     with replacing(path) as temporary:
         temporary.write_bytes(save(arrays, metadata={"attnc": json.dumps(about)}))

@@ -131,3 +131,16 @@ def digest(name: str, array: NDArray[Any]) -> str:
     found = hashlib.sha256(head)
     found.update(little.reshape(-1).view(np.uint8).data)  # no copy
     return found.hexdigest()
+
+
+def listed(changed: Sequence[str], count: int) -> str:
+    """The names of tensors: a few, or how many of `count` there are.
+
+    >>> listed(["key", "value"], 4), listed([f"{i}.weight" for i in range(14)], 14)
+    ('key, value', 'all 14 tensors')
+    """
+    if len(changed) <= 4:
+        return ", ".join(changed)
+    if len(changed) == count:
+        return f"all {count} tensors"
+    return f"{', '.join(changed[:3])} and {len(changed) - 3} more tensors"

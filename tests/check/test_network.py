@@ -457,9 +457,7 @@ def test_another_program_is_never_proved_whatever_its_digest_says(by: float) -> 
         weight[1, 1] += by
         steps[i] = replace(steps[i], weight=weight)
         other = Program(net.program.shape, tuple(steps))
-        assert (
-            judged(net, program=other).reason == "the certificate does not apply: it is about another program"
-        )
+        assert "not those that were certified" in judged(net, program=other).reason
         certificate = with_facts(net.certificate, program=other.digest())
         verdict = judged(net, certificate, program=other)
         assert verdict.status in ("unknown", "refuted"), verdict

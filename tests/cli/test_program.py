@@ -76,6 +76,7 @@ def test_import_attnc_does_not_import_torch() -> None:
     code = "import sys, attnc; attnc.AttncError; dir(attnc); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
     assert attnc.compile is not None and callable(attnc.compile) and set(attnc.__all__) <= set(dir(attnc))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib", "records"} & set(dir(attnc))
     with pytest.raises(AttributeError, match="nothing_like_this"):
         _ = attnc.nothing_like_this
 

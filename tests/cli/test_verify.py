@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import attnc
+from attnc.records.fields import at_most
 from attnc.records.record import Record, read, write
 
 from .checks import refused
@@ -23,7 +24,7 @@ def test_proved(run: Any, saved: Path, tanh: attnc.Head) -> None:
     table, machine = run("verify", saved), run("verify", saved, "--json")
     assert (table.code, machine.code) == (0, 0)
     assert (table.err, machine.err) == ("", "")
-    for fact in ("proved", str(saved), machine.json["reason"], f"{tanh.certificate.bound:g}"):
+    for fact in ("proved", str(saved), machine.json["reason"], at_most(tanh.certificate.bound)):
         assert fact in table.out
     assert "input" not in table.out
     assert machine.json["status"] == "proved"

@@ -82,14 +82,14 @@ def test_every_problem_is_told() -> None:
         "5.weight": torch.full((2, 2), torch.nan),
         "6.weight": [[1.0]],
         "7.weight": torch.ones(2, 2).double(),
+        "8.scale": torch.ones(2),
     }
     with pytest.raises(UnsupportedError) as raised:
         mlp(tensors, "relu")
     told = [str(p) for p in raised.value.problems]
     for expected in (
-        "1.weight: has the shape (2,): a weight has 2 axes",
-        "1.running_mean: is neither weight nor bias",
-        "1.num_batches_tracked: is neither",
+        "1: is a BatchNorm",
+        "8.scale: is neither weight nor bias",
         "2.weight: has the shape (2, 2, 3)",
         "3.bias: has no 3.weight beside it",
         "4.weight: is of torch.float16",
@@ -98,6 +98,21 @@ def test_every_problem_is_told() -> None:
         "the state dict: mixes dtypes: 0.weight is of float32, 7.weight is of float64",
     ):
         assert any(t.startswith(expected) for t in told), (expected, told)
+
+
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False), nn.LayerNorm(4), nn.PReLU(4)], ids=str
+)
+def test_a_norm_is_named_and_never_left_out(norm: nn.Module) -> None:
+    """Without its tensors the file is that of another network, and its bound would be about that one."""
+    model = nn.Sequential(layer(3, 4), norm, nn.GELU(), layer(4, 2)).eval()
+    with pytest.raises(UnsupportedError) as raised:
+        mlp(model.state_dict(), "gelu")
+    assert [problem.where for problem in raised.value.problems] == ["1"]
+    assert "leave it out" not in str(raised.value) and "attnc.compile(model" in str(raised.value)
+    named = {"fc1.weight": torch.ones(2, 2), "bn1.weight": torch.ones(2), "bn1.running_var": torch.ones(2)}
+    with pytest.raises(UnsupportedError):  # not: give the order of the layers
+        mlp(named, "gelu")
 
 
 @pytest.mark.parametrize(

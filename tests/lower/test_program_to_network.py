@@ -120,11 +120,26 @@ def test_an_eps_out_of_reach_names_the_layer_and_what_can_be_met(
     with pytest.raises(PrecisionError) as refused:
         compiled(model, widths[0], eps, dtype)
     text, reachable = str(refused.value), refused.value.reachable
-    assert f"eps={eps:g} cannot be met in {str(dtype).removeprefix('torch.')}" in text
+    assert f"eps={eps:g} in {str(dtype).removeprefix('torch.')}" in text
     assert all(word in text for word in (f"{term} error", "layer 1", activation.__name__.lower()))
     assert ("dtype=torch.float64" in text) == (dtype is NARROW)
     assert f"{reachable:g}" in text and reachable > eps
     assert compiled(model, widths[0], reachable, dtype).certificate.bound <= reachable
+
+
+def test_a_wide_layer_gets_a_lattice_where_other_designs_fail() -> None:
+    """Values of tuned heads cancel on wide intervals; those of a lattice do not."""
+    model = nn.Sequential(nn.Linear(1, 1), nn.GELU()).eval().double()
+    with torch.no_grad():
+        model[0].weight.fill_(64.0)
+        model[0].bias.fill_(0.0)
+    net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(1,)), eps=1e-9)
+    assert net.layers[0].groups[0][1].design == "lattice"
+    x = torch.linspace(-1, 1, 2001, dtype=WIDE)[:, None]
+    assert float((net(x) - model(x)).detach().abs().max()) <= net.certificate.bound <= 1e-9
+    with pytest.raises(PrecisionError) as refused:
+        attnc.compile(model, domain=attnc.Box(-1, 1, shape=(1,)), eps=1e-13)
+    assert refused.value.reachable is not None and refused.value.reachable < 1e-9
 
 
 def test_affine_maps_alone_are_named_too() -> None:

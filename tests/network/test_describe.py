@@ -60,12 +60,9 @@ def test_a_lookup_that_is_proved() -> None:
     net = grid_network()
     assert net.certificate.proved
     told = row(net)
-    assert (told["anchors"], told["error out"]) == ("441 grid 21 × 21", "1.41e-01")
+    assert (told["anchors"], told["error out"]) == ("441 grid 21 × 21", "1.42e-01")
     text = str(net.describe())
-    assert (
-        f"proved for Lipschitz constant 1: |network - f| <= {0.02**0.5:.4g} on {net.domain}, in float64"
-        in text
-    )
+    assert f"proved for Lipschitz constant 1: |network - f| <= 0.142 on {net.domain}, in float64" in text
     assert (
         "for every f with the stored values at 441 points, up to noise of 0, and Lipschitz constant 1 "
         in text
@@ -81,7 +78,7 @@ def test_a_fitted_network_is_proved_only_against_what_was_fitted() -> None:
     (claim,) = net.certificate.claims.parts("layer")
     told = row(net)
     assert (told["function"], told["heads"]) == ("tanh", "6")
-    assert told["error out"] == f"{claim.bound:.2e}"
+    assert claim.bound <= float(told["error out"]) <= 1.01 * claim.bound
     text = str(net.describe())
     assert claims_about_f(text) == []
     assert "proved against a network that was fitted to f, not against f: |network - fitted|" in text

@@ -528,7 +528,7 @@ def test_the_tensor_that_was_edited_is_named(name: str, tmp_path: Path) -> None:
             assert "neurons" in tensor and "stage 1" in str(problem)
             continue
         assert verdict.status == "unknown"
-        own = tensor if tensor.startswith("stages") else "another program"
+        own = tensor if tensor.startswith("stages") else "not those that were certified"
         assert own in verdict.reason, (tensor, verdict)
         if tensor.startswith("stages"):
             assert tensor in attnc.load(path).why_not_certified()
@@ -642,4 +642,4 @@ def test_tensors_of_equal_shape_that_trade_places(tmp_path: Path) -> None:
     edit(path, share)
     verdict = attnc.verify(path)
     assert verdict.status == "unknown"
-    assert "another program" in verdict.reason
+    assert "not those that were certified" in verdict.reason

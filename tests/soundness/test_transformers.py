@@ -16,7 +16,8 @@ from attnc.errors import InputError, PrecisionError
 from attnc.functions.balls import lower as at_least
 from attnc.functions.balls import upper as at_most
 from attnc.functions.balls import working
-from attnc.lower.program_to_network import Request, certified, lower
+from attnc.lower.program_to_network import certified, lower
+from attnc.lower.request import Request
 from attnc.program import Program
 from attnc.program.step import balls
 from tests.soundness.transformers import transformer
