@@ -60,7 +60,13 @@ def assert_seen_is_below_proved(cells: list[Any]) -> None:
 def test_the_transformer_runs_attention_and_every_section_has_tasks() -> None:
     cells = json.loads(PATH.read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
-    (converted,) = (cell for cell, text in zip(cells, texts, strict=True) if "attnc.convert_(" in text and cell["outputs"])
+    (converted,) = (
+        cell for cell, text in zip(cells, texts, strict=True) if "attnc.convert_(" in text and cell["outputs"]
+    )
     assert converted["outputs"][0]["text"][-1].endswith(": ()\n")
     sections = sum(bool(re.match(r"## \d", text)) for text in texts)
-    assert sections == sum(text.startswith("**Try it.**") for text in texts) == len(re.findall(r"^\d\.", texts[-1], re.M))
+    assert (
+        sections
+        == sum(text.startswith("**Try it.**") for text in texts)
+        == len(re.findall(r"^\d\.", texts[-1], re.M))
+    )

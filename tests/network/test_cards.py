@@ -71,5 +71,7 @@ def test_a_head_says_how_many_anchors_its_picture_leaves_out() -> None:
     beyond = sum(not -8 <= float(a) <= 8 for a in head.anchors)
     text = head._repr_html_()
     assert beyond > 0 and text.count("<circle") == 6 - beyond and f"({beyond} of 6 " in text
-    whole = attnc.head("gelu", domain=(-8, 8), anchors=16, design="nearest", dtype=torch.float64)._repr_html_()
+    whole = attnc.head(
+        "gelu", domain=(-8, 8), anchors=16, design="nearest", dtype=torch.float64
+    )._repr_html_()
     assert whole.count("<circle") == 16 and " of 16 " not in whole
