@@ -34,7 +34,7 @@ SIZES = {
 ROUNDING = (
     2e-11  # heads with a larger proved rounding are left out: browser and Python may differ by too much
 )
-USELESS = 0.25  # a bound from which on a head is left out
+USELESS = 0.5  # a bound from which on a head is left out
 EXAMPLES = 12
 
 
@@ -114,7 +114,7 @@ def two_tokens() -> list[dict[str, Any]]:
         nets = []
         for options in surface.options:
             net = attnc.compile(surface.function, domain=box, dtype=torch.float64, **options)
-            nets.append(_literal(net) | {"eps": options["eps"]})
+            nets.append(_literal(net) | {"eps": options["eps"], "lipschitz": options.get("lipschitz")})
         found.append({"label": surface.label, "formula": surface.formula, "networks": nets})
     return found
 
@@ -141,6 +141,7 @@ def _literal(net: attnc.Network) -> dict[str, Any]:
         "tokens": len(literal.layouts["anchors beside"].tokens),
         "anchors": _positions(net.selections[0]),
         "status": str(certificate.status),
+        "method": certificate.facts["method"],
         "bound": certificate.bound if certificate.proved else None,
         "error": certificate.error,
         "points": certificate.facts.get("points"),

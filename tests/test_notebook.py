@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,28 @@ def test_it_runs_and_its_outputs_are_those_that_are_stored() -> None:
     for cell, before in zip(book.cells, stored, strict=True):
         after = cell.get("outputs", [])
         assert (printed(after), shown(after)) == (printed(before), shown(before)), cell["source"]
+    assert_seen_is_below_proved(book.cells)
+
+
+def assert_seen_is_below_proved(cells: list[Any]) -> None:
+    """Where a cell prints an error that was seen and a bound that is proved, the first is at most the second."""
+    pairs = []
+    for cell in cells:
+        text = "".join(output.get("text", "") for output in cell.get("outputs", ()))
+        pairs += re.findall(r"(?:seen|on the grid) ([\d.e-]+), proved[^\d]*([\d.e-]+)", text)
+    assert len(pairs) == 2 and all(float(seen) <= float(proved) for seen, proved in pairs)
+
+
+def test_the_transformer_runs_attention_and_every_section_has_tasks() -> None:
+    cells = json.loads(PATH.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    (converted,) = (
+        cell for cell, text in zip(cells, texts, strict=True) if "attnc.convert_(" in text and cell["outputs"]
+    )
+    assert converted["outputs"][0]["text"][-1].endswith(": ()\n")
+    sections = sum(bool(re.match(r"## \d", text)) for text in texts)
+    assert (
+        sections
+        == sum(text.startswith("**Try it.**") for text in texts)
+        == len(re.findall(r"^\d\.", texts[-1], re.M))
+    )

@@ -78,7 +78,8 @@ def token_card(net: TokenNetwork) -> str:
 
 
 def head_picture(head: Head) -> str:
-    """The function that a head computes with its anchors, and the softmax weights of the anchors below, as SVG."""
+    """The function that a head computes, with a dot on it at the place of each anchor, and the softmax weights of the anchors
+    below, as SVG. The values of the anchors are not drawn: they may lie far from the function."""
     if head.domain is None:
         return ""
     lo, hi = head.domain.lo, head.domain.hi
@@ -96,14 +97,16 @@ def head_picture(head: Head) -> str:
     def height(v: float) -> float:
         return 8 + (_CURVE - 16) * (high - v) / span
 
+    inside = [lo <= float(a) <= hi for a in at]
+    beyond = f" ({len(inside) - sum(inside)} of {len(inside)} lie outside)" if not all(inside) else ""
     parts = [
-        _text(0, 12, "what the head computes", "start"),
+        _text(0, 12, f"what the head computes; a dot marks where an anchor lies{beyond}", "start"),
         _path(xs, [height(float(v)) for v in y], "currentColor", 1.8),
     ]
     parts += [
         f"<circle cx='{_WIDTH * (float(a) - lo) / (hi - lo):.1f}' cy='{height(float(v)):.1f}' r='4' fill='{_hue(k)}'/>"
         for k, (a, v) in enumerate(zip(at, heights, strict=True))
-        if lo <= float(a) <= hi
+        if inside[k]
     ]
     total = _CURVE
     if weights.shape[1] <= _MOST_ANCHORS:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = (
-    "networks", "page", "panel_head", "panel_surface", "panel_learner", "panel_transformer", "panel_tokens", "main",
+    "networks", "page", "panel_head", "panel_surface", "panel_learner", "panel_transformer", "panel_tokens", "address",
+    "main",
 )  # fmt: skip
 PANELS = ("head", "surface", "learner", "transformer", "tokens")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ def value(page: Any, panel: str, name: str) -> float:
 
 def kind(page: Any, panel: str) -> str:
     found: str = page.locator(f"[data-panel={panel}] .ex-verdict").get_attribute("data-kind")
+    return found
+
+
+def words(page: Any, panel: str, where: str) -> str:
+    """The text of a part of a panel."""
+    found: str = page.locator(f"[data-panel={panel}] {where}").inner_text()
     return found
 
 
@@ -83,6 +90,32 @@ def test_every_function_and_design(page: Any, data: Any) -> None:
                 assert kind(page, "head") == "proved"
 
 
+def test_the_head_is_the_mean_of_the_values(page: Any, data: Any) -> None:
+    """The weights add up to 1; the circles outside the picture are counted."""
+    designs = next(f for f in data["heads"] if f["name"] == "gelu")["designs"]
+    control(page, "head-design").select_option("tuned")
+    control(page, "head-anchors").select_option("6")
+    slide(page, "head-s", 1.5)
+    assert value(page, "head", "sum") == pytest.approx(1, abs=1e-15)
+    far = sum(not -8 <= anchor <= 8 for anchor in designs["tuned"]["6"]["anchors"])
+    assert re.findall(r"\d+", words(page, "head", '[data-name="outside"]')) == ["6", str(far)]
+
+
+def test_designs_keep_the_number_of_anchors(page: Any, data: Any) -> None:
+    """If a design has no head of this size, the nearest size is chosen, and the page says so."""
+    control(page, "head-anchors").select_option("12")
+    note = '[data-name="design"]'
+    control(page, "head-design").select_option("nearest")
+    assert control(page, "head-anchors").input_value() == "12" and "12" not in words(page, "head", note)
+    control(page, "head-design").select_option("tuned")
+    assert control(page, "head-anchors").input_value() == "11"
+    assert re.findall(r"\d+", words(page, "head", note)) == ["12", "11"]
+    control(page, "head-anchors").select_option("8")
+    assert re.findall(r"\d+", words(page, "head", note)) == []
+    for stored in data["heads"]:
+        assert {"12", "16"} <= stored["designs"]["nearest"].keys() & stored["designs"]["smooth"].keys()
+
+
 def test_breaking_a_head(page: Any) -> None:
     """A moved anchor, dragged or by its slider, or another sharpness, voids the certificate; the button restores it."""
     control(page, "head-design").select_option("smooth")
@@ -115,6 +148,13 @@ def test_surface(page: Any, data: Any) -> None:
             limit = network["bound"] or 3 * network["error"]
             assert value(page, "surface", "error") <= limit
             assert value(page, "surface", "gather") == 0.5
+            sentence = words(page, "surface", ".ex-verdict")
+            assert ("Lipschitz" in sentence) == (network["method"] == "grid")
+            assert ("operations" in sentence) == (network["method"] == "lattice")
+            reach = min(max(abs(u) for anchor in network["anchors"] for u in anchor), 2.2)
+            outside = sum(max(map(abs, anchor)) > reach for anchor in network["anchors"])
+            counts = re.findall(r"\d+", words(page, "surface", '[data-name="outside"]'))
+            assert counts == ([str(outside)] if outside else [])
     before = ink(page, "surface", 0)
     slide(page, "surface-turn", 120)
     assert ink(page, "surface", 0) != before
@@ -161,6 +201,31 @@ def test_learner(page: Any, data: Any) -> None:
     assert json.loads(w.get_attribute("data-value")) == before
     picture(page, "learner").press("ArrowUp")
     assert json.loads(w.get_attribute("data-value")) != before
+
+
+def test_learner_layers(page: Any) -> None:
+    """Layers A and B read the line of the step before; layer C moves it; after the last layer there is no next one."""
+
+    def w() -> list[float]:
+        found = page.locator('[data-panel=learner] [data-name="w"]').get_attribute("data-value")
+        return [float(number) for number in json.loads(found)]
+
+    note = ".ex-note"
+    slide(page, "learner-step", 0)
+    assert w() == [0, 0] and re.findall(r"\d+", words(page, "learner", note)) == ["0"]
+    assert control(page, "learner-layer").is_disabled()
+    for layer in "AB":
+        control(page, "learner-next").click()
+        assert control(page, "learner-step").input_value() == "1" and w() == [0, 0]
+        assert control(page, "learner-layer").input_value() == layer
+    control(page, "learner-next").click()
+    first = w()
+    assert first != [0, 0] and words(page, "learner", note).startswith("Step 1 of 40, layer C")
+    control(page, "learner-next").click()
+    assert control(page, "learner-step").input_value() == "2" and w() == first
+    slide(page, "learner-step", 40)
+    control(page, "learner-layer").select_option("C")
+    assert control(page, "learner-next").is_disabled()
 
 
 def test_learner_drag(page: Any) -> None:
@@ -229,6 +294,11 @@ def test_tokens(page: Any, data: Any) -> None:
     assert outputs(page) == list("abcd")
     control(page, "tokens-text").fill("dxba")
     assert page.locator("[data-panel=tokens] .ex-problem").inner_text() != ""
+    assert kind(page, "tokens") == "not run" and outputs(page) == []
+    assert page.locator("[data-panel=tokens] td").count() == 0
+    control(page, "head-1.0").click()
+    page.evaluate("attncExplorer.redraw()")
+    assert kind(page, "tokens") == "not run" and page.locator("[data-panel=tokens] td").count() == 0
     control(page, "tokens-text").fill("abcdabcdabcd")
     assert page.locator("[data-panel=tokens] .ex-problem").inner_text() != ""
     control(page, "tokens-text").fill("ba")
@@ -254,6 +324,28 @@ def test_breaking_tokens(page: Any) -> None:
     control(page, "tokens-break").click()
     control(page, "tokens-break").click()
     assert kind(page, "tokens") == "proved"
+
+
+def test_address(opened: Any) -> None:
+    """The address sets the controls, and a moved control writes it: the same page opens again."""
+    browser, address = opened
+    with browser.new_page(viewport={"width": 1000, "height": 900}) as page:
+        page.goto(f"{address}#one-head?function=sin&design=nearest&anchors=16&s=2.5&sharpness=1")
+        assert control(page, "head-function").input_value() == "sin"
+        assert control(page, "head-anchors").input_value() == "16"
+        assert value(page, "head", "s") == 2.5 and kind(page, "head") == "void"
+        control(page, "surface-function").select_option("1")
+        control(page, "surface-network").select_option("1")
+        copied = page.url
+        bound = value(page, "surface", "bound")
+    with browser.new_page(viewport={"width": 1000, "height": 900}) as page:
+        page.goto(copied)
+        assert value(page, "surface", "bound") == bound
+        page.evaluate("location.hash = 'two-layers?function=product&network=unknown&other=1'")
+        page.wait_for_function("attncExplorer.panels.surface.state.f.label === 'product'")
+        page.goto(f"{address}#a-token-program?program=sort&text=dcba")
+        page.reload()
+        assert outputs(page) == list("abcd")
 
 
 def test_every_control_is_tested(page: Any) -> None:

@@ -22,6 +22,15 @@ def test_parts_are_reproducible(data: Any, part: str) -> None:
     assert json.loads(json.dumps(getattr(explorer_parts, part)())) == data[part]
 
 
+def test_how_a_network_of_two_tokens_is_proved(data: Any) -> None:
+    """A grid from the Lipschitz constant that was given, a lattice without one."""
+    nets = [net for stored in data["two_tokens"] for net in stored["networks"]]
+    assert {net["method"] for net in nets} == {"grid", "lattice"} and {net["status"] for net in nets} == {
+        "proved"
+    }
+    assert all((net["lipschitz"] is None) == (net["method"] == "lattice") for net in nets)
+
+
 @pytest.mark.parametrize(
     ("name", "design", "size"), [("gelu", "smooth", 12), ("clip(-1,1)", "graded", 8), ("silu", "gated", 2)]
 )

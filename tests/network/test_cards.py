@@ -64,3 +64,14 @@ def test_text_is_escaped() -> None:
     text = Verdict(Status.UNKNOWN, "a < b & <script>", name="<i>")._repr_html_()
     Page(text)
     assert "<script>" not in text and "&lt;script&gt;" in text and "<i>" not in text
+
+
+def test_a_head_says_how_many_anchors_its_picture_leaves_out() -> None:
+    head = attnc.head("gelu", domain=(-8, 8), anchors=6, design="tuned", dtype=torch.float64)
+    beyond = sum(not -8 <= float(a) <= 8 for a in head.anchors)
+    text = head._repr_html_()
+    assert beyond > 0 and text.count("<circle") == 6 - beyond and f"({beyond} of 6 " in text
+    whole = attnc.head(
+        "gelu", domain=(-8, 8), anchors=16, design="nearest", dtype=torch.float64
+    )._repr_html_()
+    assert whole.count("<circle") == 16 and " of 16 " not in whole

@@ -32,6 +32,7 @@ function start() {
     DATA, panels, redraw, FUNCTIONS, SURFACES, headWeights, headValue, alteredHead, twoTokens, prepareTwoTokens, learnerTrajectory, exactTrajectory,
     normValue, normWeights, runTokens,
   };
+  watchAddress();
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

@@ -66,6 +66,9 @@ function headValue(head, s, weights = headWeights(head, s)) {
   return head.output * sum;
 }
 
+// What each anchor contributes to the mean: its value, or for the key of a gated head its multiple of s
+const anchorValues = (head, s) => head.value.map((value, k) => head.output * (head.gain ? head.gain[k] * s + value : value));
+
 // The head with other keys: anchor k moved by shifts[k] on the axis of s, all scores multiplied by `sharpness`.
 // Keys are tangents z = slope x + offset of a convex curve; an anchor moves along that curve, with its curvature there.
 function alteredHead(head, shifts, sharpness) {

@@ -250,6 +250,14 @@ class Band {
     if (ring) g.stroke();
   }
 
+  ring(x, y, colour, size) {
+    const { g } = this;
+    g.beginPath();
+    g.arc(this.X(x), this.Y(y), size, 0, 2 * Math.PI);
+    Object.assign(g, { strokeStyle: colour, lineWidth: 1.5 });
+    g.stroke();
+  }
+
   stem(x, y, colour, width) {
     Object.assign(this.g, { strokeStyle: colour, lineWidth: width });
     this.g.beginPath();

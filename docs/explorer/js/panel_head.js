@@ -4,21 +4,28 @@ const POINTS = 721;
 const DESIGN_WORDS = {
   nearest: "nearest (the paper's)", smooth: "smooth", graded: "graded (for kinks)", tuned: "tuned", gated: "gated",
 };
+const DESIGN_NOTES = {
+  nearest: "equal distances, values of f, hard selection: almost all of the weight goes to the nearest anchor.",
+  smooth: "equal distances, soft selection: neighbours share the weight, and the values are fitted to f.",
+  graded: "the anchors crowd together at a kink of f, where the selection is also harder.",
+  tuned: "keys and values are all optimised, so that few anchors suffice; some of them may lie far outside.",
+  gated: "one key is the input itself: its value is a multiple of s, not a constant.",
+};
 
 function headPanel(root, functions) {
   const state = { f: functions[0], design: "smooth", size: "12", s: 1.2, k: 0, shifts: {}, sharpness: 1 };
   const picture = new Picture(470, "function and head, attention weights, error; arrow keys move s");
   const shown = values({
-    s: "s", f: "f(s)", head: "head(s)", error: "error here", largest: "largest error drawn", bound: "proved bound",
+    s: "s", f: "f(s)", sum: "sum of the weights", head: "head(s) = Σ weight × value", error: "error here", largest: "largest error drawn", bound: "proved bound",
   });
-  const status = verdict();
+  const status = verdict(), about = element("p", { class: "ex-note", "data-name": "design" });
   const controls = {
     f: choice("head-function", "function", functions.map((f) => [f.name, f.name]), (name) => {
       state.f = functions.find((f) => f.name === name);
       chooseDesign();
     }),
     design: choice("head-design", "design", [["", ""]], (design) => { state.design = design; chooseDesign(); }),
-    size: choice("head-anchors", "anchors", [["", ""]], (size) => { state.size = size; restore(); }),
+    size: choice("head-anchors", "anchors", [["", ""]], (size) => { state.size = size; explain(size); restore(); }),
     s: slider("head-s", "s", { min: -1, max: 1, value: 0, shown: fixed(2) }, (s) => { state.s = s; draw(); }),
     k: slider("head-anchor", "anchor", { min: 1, max: 2, step: 1, value: 1 }, (k) => { state.k = k - 1; aim(); draw(); }),
     shift: slider("head-shift", "move it by", { min: -1, max: 1, value: 0, shown: fixed(2) }, (shift) => {
@@ -40,9 +47,16 @@ function headPanel(root, functions) {
     if (!designs.includes(state.design)) state.design = "smooth";
     controls.design.set(designs.map((design) => [design, DESIGN_WORDS[design]]), state.design);
     const sizes = Object.keys(state.f.designs[state.design]);
-    state.size = sizes.includes(state.size) ? state.size : sizes[Math.floor(sizes.length / 2)];
+    const wanted = state.size;
+    state.size = sizes.reduce((best, size) => (Math.abs(size - wanted) < Math.abs(best - wanted) ? size : best));
     controls.size.set(sizes.map((size) => [size, size]), state.size);
+    explain(wanted);
     restore();
+  }
+
+  function explain(wanted) {
+    about.textContent = `${state.design}: ${DESIGN_NOTES[state.design]}`;
+    if (state.size !== wanted) about.textContent += ` This page has no such head with ${wanted} anchors, so it shows ${state.size}.`;
   }
 
   // The head as it was exported, for the function and the design chosen
@@ -58,6 +72,7 @@ function headPanel(root, functions) {
     draw();
   }
 
+  const outside = element("p", { class: "ex-note", "data-name": "outside" });
   const inside = (anchor) => anchor >= state.f.lo && anchor <= state.f.hi;
 
   function aim() {
@@ -74,20 +89,29 @@ function headPanel(root, functions) {
     const exact = xs.map(f), made = xs.map((x) => headValue(head, x));
     const errors = made.map((y, i) => Math.abs(y - exact[i])), largest = Math.max(...errors);
     picture.begin();
-    drawFunction(xs, exact, made, f);
+    drawFunction(xs, exact, made, f, head);
     drawWeights(head);
     drawErrors(xs, errors, largest);
     tell(head, f, largest);
   }
 
-  function drawFunction(xs, exact, made, f) {
-    const lo = Math.min(...exact), hi = Math.max(...exact), room = 0.12 * (hi - lo);
-    const band = picture.band(26, 150, [xs[0], xs.at(-1)], [lo - room, hi + room]);
+  // Values that lie far from the function would flatten it: the picture reaches beyond it by at most half of its height
+  function drawFunction(xs, exact, made, f, head) {
+    const lo = Math.min(...exact), hi = Math.max(...exact), room = 0.12 * (hi - lo), most = 0.5 * (hi - lo);
+    const stored = anchorValues(head, state.s), near = stored.filter((v, k) => inside(head.anchors[k]) && v > lo - most && v < hi + most);
+    const bottom = Math.min(lo, ...near) - room, top = Math.max(hi, ...near) + room;
+    const band = picture.band(26, 150, [xs[0], xs.at(-1)], [bottom, top]);
     band.axes({ xTicks: false, title: "function and head" });
-    band.line([state.s, state.s], [lo - room, hi + room], COLOURS.soft, 1);
+    band.line([state.s, state.s], [bottom, top], COLOURS.soft, 1);
     band.line(xs, exact, COLOURS.orange, 5);
     band.line(xs, made, COLOURS.blue, 2);
+    const drawn = stored.map((v, k) => inside(head.anchors[k]) && v >= bottom && v <= top);
+    stored.forEach((v, k) => { if (drawn[k]) band.ring(head.anchors[k], v, COLOURS.blue, k === state.k ? 6 : 4.5); });
     band.dot(state.s, f(state.s), COLOURS.ink, 4.5);
+    const missing = drawn.filter((one) => !one).length;
+    outside.textContent = missing
+      ? `Of the ${drawn.length} anchors (circles: key and value), ${missing} ${missing > 1 ? "lie" : "lies"} outside the upper picture.`
+      : "Each circle in the upper picture is an anchor: its key and its value.";
   }
 
   function drawWeights(head) {
@@ -104,9 +128,9 @@ function headPanel(root, functions) {
       const moved = Boolean(state.shifts[k]);
       band.dot(anchor, 0, moved ? COLOURS.red : k === state.k ? COLOURS.ink : COLOURS.blue, k === state.k ? 6.5 : 5);
     });
-    const outside = head.anchors.filter((anchor) => !inside(anchor)).length;
-    if (outside) {
-      const words = `${outside} more anchor${outside > 1 ? "s lie" : " lies"} outside the interval`;
+    const beyond = head.anchors.filter((anchor) => !inside(anchor)).length;
+    if (beyond) {
+      const words = `${beyond} more anchor${beyond > 1 ? "s lie" : " lies"} outside the interval`;
       picture.text(words, band.left + band.width, band.top + band.height + 17, { align: "right" });
     }
     weightsBand = { band, anchors: head.anchors };
@@ -124,16 +148,19 @@ function headPanel(root, functions) {
   }
 
   function tell(head, f, largest) {
-    const g = headValue(head, state.s), { bound } = original();
+    const weights = headWeights(head, state.s), g = headValue(head, state.s, weights), { bound } = original();
     shown.set("s", state.s);
     shown.set("f", f(state.s));
+    shown.set("sum", weights.reduce((sum, weight) => sum + weight, 0));
     shown.set("head", g);
     shown.set("error", Math.abs(g - f(state.s)));
     shown.set("largest", largest);
     shown.set("bound", isAltered() ? NaN : bound, isAltered() ? "none" : short(bound));
     if (isAltered()) {
-      const compared = largest > bound ? `${short(largest / bound)} times the old bound` : "still below the old bound, by luck";
-      status.set("void", `You changed the numbers that the proof is about. The error is now ${compared}.`);
+      const compared = largest > bound
+        ? `The error is now ${short(largest / bound)} times the old bound.`
+        : "The error is still below the old bound here, but nothing proves it.";
+      status.set("void", `You changed the numbers that the proof is about. ${compared}`);
     } else {
       const { lo, hi } = state.f;
       status.set("proved", `|head − f| ≤ ${short(bound)} for every s in [${short(lo)}, ${short(hi)}], rounding included.`);
@@ -173,9 +200,9 @@ function headPanel(root, functions) {
   );
 
   root.append(
-    element("div", { class: "ex-controls" }, controls.f.node, controls.design.node, controls.size.node, controls.s.node),
+    element("div", { class: "ex-controls" }, controls.f.node, controls.design.node, controls.size.node, controls.s.node), about,
     legend(["orange", "f"], ["blue", "head"], ["green", "proved bound", "dashed"]),
-    picture.canvas, shown.node, status.node,
+    picture.canvas, outside, shown.node, status.node,
     element("fieldset", { class: "ex-controls ex-break" }, element("legend", {}, "Break it"),
       controls.k.node, controls.shift.node, controls.sharp.node, restoreButton),
   );

@@ -3,7 +3,7 @@
 const LAYERS = {
   A: "A, reading: every example attends to the weight token and obtains u = w·x.",
   B: "B, the activation: every example attends to the anchors of ψ and obtains its residual r = ψ(u) − y.",
-  C: "C, gathering: the weight token attends to all examples. The difference of the weights of an example's twins is proportional to r.",
+  C: "C, gathering: the weight token attends to two copies of every example, one with the score e·r and one with −e·r. The difference of their weights is nearly proportional to r. Now w moves.",
 };
 
 function learnerPanel(root, learners) {
@@ -19,13 +19,14 @@ function learnerPanel(root, learners) {
       state.learner = learners[Number(i)];
       reset();
     }),
-    t: slider("learner-step", "after step", { min: 0, max: 40, step: 1, value: 5 }, (t) => { state.t = t; draw(); }),
+    t: slider("learner-step", "step", { min: 0, max: 40, step: 1, value: 5 }, (t) => { state.t = t; draw(); }),
     layer: choice("learner-layer", "layer", Object.keys(LAYERS).map((l) => [l, l]), (l) => { state.layer = l; draw(); }),
     point: slider("learner-point", "example", { min: 1, max: 12, step: 1, value: 1 }, (n) => { state.point = n - 1; draw(); }),
   };
   const next = button("learner-next", "Next layer", () => {
-    const names = Object.keys(LAYERS), at = names.indexOf(state.layer);
-    if (at === 2) state.t = state.t >= state.learner.steps ? 1 : state.t + 1;
+    const names = Object.keys(LAYERS), at = state.t === 0 ? 2 : names.indexOf(state.layer);
+    if (isLast()) return;
+    if (at === 2) state.t += 1;
     state.layer = names[(at + 1) % 3];
     controls.layer.input.value = state.layer;
     controls.t.set(state.t);
@@ -37,6 +38,10 @@ function learnerPanel(root, learners) {
     draw();
   });
   const again = button("learner-reset", "Reset the examples", () => reset());
+
+  const isLast = () => state.t >= state.learner.steps && state.layer === "C";
+  // Layers A and B of step t read the w of step t − 1; layer C writes that of step t
+  const reached = () => (state.t === 0 || state.layer === "C" ? state.t : state.t - 1);
 
   function reset() {
     state.examples = state.learner.examples.map((example) => example.slice());
@@ -56,9 +61,14 @@ function learnerPanel(root, learners) {
   function draw() {
     const { x, y } = context(), steps = learnerTrajectory(state.learner, x, y);
     const exact = exactTrajectory(state.learner, x, y);
-    const layers = steps[Math.max(state.t, 1)].layers;
+    const { layers } = steps[state.t];
     drawExamples(steps, exact, layers);
-    drawLayer(layers, y);
+    bars.begin();
+    if (layers) drawLayer(layers);
+    else bars.text("no layer has run yet", 4, 16, { colour: COLOURS.ink });
+    note.textContent = caption(layers);
+    controls.layer.input.disabled = !layers;
+    next.disabled = isLast();
     tell(steps, exact, x, y);
   }
 
@@ -70,12 +80,12 @@ function learnerPanel(root, learners) {
     const { plane } = state.learner;
     band.axes({ title: plane ? "examples of two classes" : "examples", xTitle: plane ? "x₁" : "x" });
     plot.text(plane ? "x₂" : "y", 12, 20);
-    for (let t = 0; t < state.t; t++) fitted(steps[t].w, COLOURS.line, 1);
-    if (!plane && state.layer === "B") {
+    for (let t = 0; t < reached(); t++) fitted(steps[t].w, COLOURS.line, 1);
+    if (!plane && layers && state.layer === "B") {
       state.examples.forEach(([x, y], i) => band.line([x, x], [y, layers.g[i]], COLOURS.red, 1.5));
     }
-    fitted(exact[state.t], COLOURS.orange, 6);
-    fitted(steps[state.t].w, COLOURS.blue, 2);
+    fitted(exact[reached()], COLOURS.orange, 6);
+    fitted(steps[reached()].w, COLOURS.blue, 2);
     state.examples.forEach((e, i) => {
       const colour = plane ? (e[2] ? COLOURS.green : COLOURS.red) : COLOURS.ink;
       band.dot(e[0], e[1], colour, i === state.point ? 7.5 : 5, i === state.point ? COLOURS.ink : COLOURS.ground);
@@ -94,11 +104,10 @@ function learnerPanel(root, learners) {
     }
   }
 
-  function drawLayer(layers, y) {
-    bars.begin();
+  function drawLayer(layers) {
     const rows = { A: layers.u, B: layers.r, C: layers.weights }[state.layer];
-    const most = Math.max(...rows.map(Math.abs), 1e-12);
-    const titles = { A: "u = w·x", B: "r = ψ(u) − y", C: "weight of a twin minus that of the other" };
+    const most = Math.max(...rows.map(Math.abs)) || 1;
+    const titles = { A: "u = w·x", B: "r = ψ(u) − y", C: "weight of one copy minus that of the other" };
     const labels = bars.width < 340 ? 22 : 78, panel = bars.band(26, 300, [-1.15 * most, 1.15 * most], [0, rows.length], { left: labels });
     bars.text(`layer ${state.layer}: ${titles[state.layer]}`, 4, 16, { colour: COLOURS.ink });
     const height = panel.height / rows.length;
@@ -111,14 +120,22 @@ function learnerPanel(root, learners) {
     panel.line([0, 0], [0, rows.length], COLOURS.soft, 1);
     const mark = niceTicks(0, most, 2).at(-1);
     for (const x of [-mark, 0, mark]) bars.text(short(x).replace(".00·", "·"), panel.X(x), 342, { align: "center" });
-    note.textContent = `Step ${Math.max(state.t, 1)}, layer ${LAYERS[state.layer]}`;
-    if (!state.learner.activation && state.layer === "B") note.textContent += " For least squares ψ is the identity, so this layer has no head.";
+  }
+
+  function caption(layers) {
+    const { learner, layer, t } = state;
+    if (!layers) return "Before the first step: no layer has run, and w = 0.";
+    let words = `Step ${t} of ${learner.steps}, layer ${LAYERS[layer]}`;
+    if (layer === "A" && t === 1) words += " All u are 0, because w = 0.";
+    if (layer === "B" && !learner.activation) words += " For least squares ψ is the identity, so this layer has no head.";
+    return isLast() ? `${words} This was the last layer.` : words;
   }
 
   function tell(steps, exact, x, y) {
-    const { w } = steps[state.t], { learner } = state, reference = exact[state.t];
+    const { w } = steps[reached()], { learner } = state, reference = exact[reached()];
     const distance = Math.hypot(...w.map((number, j) => number - reference[j]));
-    const list = (numbers) => numbers.map((n) => n.toFixed(3).replace("-", "−")).join(", ");
+    const names = learner.plane ? ["w₁", "w₂", "intercept"] : ["slope", "intercept"];
+    const list = (numbers) => numbers.map((n, j) => `${names[j]} ${fixed(3)(n)}`).join(", ");
     shown.set("w", JSON.stringify(w), list(w));
     shown.set("exact", JSON.stringify(reference), list(reference));
     shown.set("distance", distance);
@@ -128,7 +145,7 @@ function learnerPanel(root, learners) {
     shown.set("bound", covered ? learner.bound : NaN, covered ? short(learner.bound) : "none");
     shown.set("loss", meanLoss(learner, w, x, y));
     if (covered) {
-      status.set("proved", `After ${learner.steps} steps |w − exact w| ≤ ${short(learner.bound)} for every 12 examples within the radius (|x|, |y| ≤ 1, |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
+      status.set("proved", `After ${learner.steps} steps |w − exact w| ≤ ${short(learner.bound)} for any 12 examples within the radius (|x|, |y| ≤ 1, |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
     } else {
       status.set("void", `|w| or |w·x| leaves the radius (${learner.radius.w} and ${learner.radius.u}) for which the bound is proved.`);
     }

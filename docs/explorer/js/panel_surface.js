@@ -1,6 +1,7 @@
 // Panel 2: a function of two tokens as two layers of attention. A surface, and the weights of the anchors for one input.
 
 const MESH = 33;
+const METHOD_WORDS = { grid: "grid", lattice: "smooth lattice" };
 
 function surfacePanel(root, functions) {
   const state = { f: functions[0], network: 0, x: [0.35, -0.4], turn: 35 };
@@ -9,7 +10,7 @@ function surfacePanel(root, functions) {
   const shown = values({
     f: "f(x₁, x₂)", network: "network", error: "error here", bound: "proved bound", weight: "largest weight", gather: "layer 1 weights",
   });
-  const status = verdict();
+  const status = verdict(), note = element("p", { class: "ex-note", "data-name": "outside" });
   const moved = () => { controls.x1.set(state.x[0]); controls.x2.set(state.x[1]); draw(); };
   const controls = {
     f: choice("surface-function", "function", functions.map((f, i) => [String(i), `${f.label}: ${f.formula}`]), (i) => {
@@ -30,7 +31,7 @@ function surfacePanel(root, functions) {
   let prepared = null, mesh = null;
 
   function listNetworks() {
-    const words = (n) => `${n.tokens - DATA_TOKENS} anchors, ${n.bound === null ? `measured ${short(n.error)}` : `proved ≤ ${short(n.bound)}`}`;
+    const words = (n) => `${METHOD_WORDS[n.method]}, ${n.tokens - DATA_TOKENS} anchors, ${n.bound === null ? `measured ${short(n.error)}` : `proved ≤ ${short(n.bound)}`}`;
     state.network = 0;
     controls.network.set(state.f.networks.map((n, i) => [String(i), words(n)]));
     load();
@@ -94,6 +95,13 @@ function surfacePanel(root, functions) {
 
   let plane = null;
 
+  // The picture shows the square of inputs, and of the anchors around it those nearest to it
+  function outsideWords(outside, reach) {
+    if (reach === 1) return "Every anchor lies in the square of inputs.";
+    const around = "Anchors of this network also lie around the square of inputs, which is drawn as a frame.";
+    return outside ? `${around} ${outside} anchor${outside > 1 ? "s lie" : " lies"} outside the picture.` : around;
+  }
+
   function drawSquare(weights) {
     square.begin();
     const size = Math.min(square.width - 58, 270), left = Math.max(46, (square.width - size) / 2), right = square.width - left - size;
@@ -103,6 +111,8 @@ function surfacePanel(root, functions) {
     square.text("x₂", left - 30, 20);
     g.strokeStyle = COLOURS.soft;
     g.strokeRect(plane.X(-1), plane.Y(1), plane.X(1) - plane.X(-1), plane.Y(-1) - plane.Y(1));
+    const outside = network().anchors.filter((anchor) => anchor.some((u) => Math.abs(u) > reach)).length;
+    note.textContent = outsideWords(outside, reach);
     plane.clipped(() => network().anchors.forEach(([u, v], k) => {
       const weight = weights[DATA_TOKENS + k];
       plane.dot(u, v, COLOURS.soft, 1.5, null);
@@ -114,7 +124,7 @@ function surfacePanel(root, functions) {
   }
 
   function tell(found) {
-    const { status: kind, bound, error, points } = network(), y = SURFACES[state.f.label](...state.x);
+    const { status: kind, method, bound, error, points, lipschitz } = network(), y = SURFACES[state.f.label](...state.x);
     shown.set("f", y);
     shown.set("network", found.y[0]);
     shown.set("error", Math.abs(found.y[0] - y));
@@ -122,7 +132,10 @@ function surfacePanel(root, functions) {
     shown.set("weight", Math.max(...found.anchors[0]));
     shown.set("gather", found.gather[0][0], [...found.gather[0]].map((w) => short(w)).join(" and "));
     if (kind === "proved") {
-      status.set("proved", `|network − f| ≤ ${short(bound)} on the whole square, for every function with these values and this Lipschitz constant.`);
+      const basis = method === "grid"
+        ? `for every function with these values at the anchors and the Lipschitz constant ${short(lipschitz)}`
+        : "proved from the operations of f";
+      status.set("proved", `|network − f| ≤ ${short(bound)} on the whole square, ${basis}.`);
     } else {
       status.set("measured", `Largest error at ${points.toLocaleString("en")} random inputs: ${short(error)}. Other inputs may have larger errors.`);
     }
@@ -144,7 +157,7 @@ function surfacePanel(root, functions) {
   root.append(
     element("div", { class: "ex-controls" }, controls.f.node, controls.network.node, controls.x1.node, controls.x2.node, controls.turn.node),
     element("div", { class: "ex-pair" }, surface.canvas, square.canvas),
-    shown.node, status.node,
+    note, shown.node, status.node,
   );
   listNetworks();
   return { draw, state };

@@ -54,10 +54,28 @@ function tokensPanel(root, models) {
     if (unknown !== undefined) problem.textContent = `"${unknown}" is not a token of this program: use ${vocabulary.join(" ")}`;
     else if (sequence.length > length) problem.textContent = `${sequence.length} tokens: this program is proved for 1 to ${length}`;
     else if (sequence.length === 0) problem.textContent = "Type at least one token.";
-    else { state.sequence = sequence; draw(); }
+    if (problem.textContent) return clear();
+    state.sequence = sequence;
+    draw();
+  }
+
+  // Nothing of the previous sequence may look like an answer to this one
+  function clear() {
+    table.replaceChildren();
+    for (const name of ["output", "program"]) shown.set(name, "[]", "–");
+    shown.set("wrong", NaN, "–");
+    status.set("not run", "The network has not run, because the input is not a sequence of this program.");
+    setStale(true);
+  }
+
+  function setStale(isStale) {
+    for (const node of [heads, large.canvas]) node.classList.toggle("ex-stale", isStale);
+    breaking.disabled = isStale;
   }
 
   function draw() {
+    if (problem.textContent) return clear();
+    setStale(false);
     const ids = state.sequence.map((token) => state.model.vocabulary.indexOf(token));
     const right = runTokens(state.model, ids).outputs, found = runTokens(state.model, ids, state.broken);
     drawTable(found.outputs, right);
@@ -117,7 +135,7 @@ function tokensPanel(root, models) {
       status.set("void", `${heads} nothing. ${wrong} of ${outputs.length} outputs are wrong for this sequence.`);
     } else {
       const { sequences, length } = state.model;
-      status.set("proved", `The output is the program's for every one of the ${sequences.toLocaleString("en")} sequences of 1 to ${length} tokens.`);
+      status.set("proved", `The output equals the program's for every one of the ${sequences.toLocaleString("en")} sequences of 1 to ${length} tokens.`);
     }
   }
 

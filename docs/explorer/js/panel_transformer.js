@@ -2,9 +2,9 @@
 
 function transformerPanel(root, data) {
   const state = { sentence: data.sentences[0], block: 1, token: 1, neuron: 2 };
-  const map = new Picture(300, "for each token, how many neurons attend most to the anchors at each position; arrow keys choose a token");
+  const map = new Picture(300, "for each token and each position, how many neurons give their largest weight to an anchor there; arrow keys choose a token");
   const neuronPicture = new Picture(210, "the attention weights of one neuron over its anchors, and GELU");
-  const shown = values({ s: "neuron's input s", gelu: "GELU(s)", head: "head(s)", error: "error", anchors: "anchors of its head", active: "use anchors above 0" });
+  const shown = values({ s: "neuron's input s", gelu: "GELU(s)", head: "head(s)", error: "error", anchors: "anchors of its head", active: "neurons that use an anchor above 0" });
   const status = verdict();
   const chosen = (n = state.neuron) => state.sentence.neurons[state.block][n];
   const controls = {
@@ -56,7 +56,7 @@ function transformerPanel(root, data) {
     });
     const bottom = 26 + height * usage.length, at = (s) => left + ((s + data.reach) / data.width + 0.5) * (width / columns);
     for (const s of niceTicks(-data.reach, data.reach, width / 70)) map.text(String(s).replace("-", "−"), limited(at(s), left + 6, left + width - 6), bottom + 15, { align: "center" });
-        rows = { top: 26, height, count: usage.length };
+    rows = { top: 26, height, count: usage.length };
   }
 
   function drawNeuron() {
@@ -108,7 +108,7 @@ function normPart(root, data, chosen) {
   const control = slider("norm-square", "mean square of z", {
     min: -6, max: 6, value: state.log, shown: (n) => short(10 ** n),
   }, (n) => { state.log = n; draw(); });
-  const here = button("norm-token", "Take the chosen token's", () => {
+  const here = button("norm-token", "Use the chosen token's", () => {
     state.log = Math.log10(chosen.sentence.squares[chosen.token]);
     control.set(state.log);
     draw();
@@ -132,7 +132,7 @@ function normPart(root, data, chosen) {
   }
 
   root.append(
-    element("h4", {}, `A norm as ${norm.slope.length} heads of two keys (block ${norm.block})`),
+    element("h4", {}, `A norm as ${norm.slope.length} heads of two keys (always the last norm of block ${norm.block}, whichever block is chosen above)`),
     element("div", { class: "ex-controls" }, control.node, here), picture.canvas, shown.node,
   );
   draw();

@@ -1,0 +1,57 @@
+// Settings in the address: #one-head?function=sin&anchors=16 opens a panel as it was set up. A change of a control rewrites the
+// address, so that a copied address shows the same again.
+
+const SECTIONS = {
+  "one-head": "head", "two-layers": "surface", "gradient-descent-in-context": "learner",
+  "a-transformer": "transformer", "a-token-program": "tokens",
+};
+
+const panelOf = (section) => document.querySelector(`[data-panel="${SECTIONS[section]}"]`);
+
+// The controls whose state is a value, by the word after the panel's name
+function settings(section) {
+  const inputs = [...panelOf(section).querySelectorAll("select[data-control], input[data-control]")];
+  return new Map(inputs.map((input) => [input.dataset.control.replace(`${SECTIONS[section]}-`, ""), input]));
+}
+
+// An option is named by its value, or by the beginning of its words
+function put(input, value) {
+  if (input.tagName === "SELECT") {
+    const options = [...input.options];
+    const found = options.find((o) => o.value === value) ?? options.find((o) => o.textContent.startsWith(value));
+    if (!found) return;
+    input.value = found.value;
+  } else {
+    input.value = value;
+  }
+  input.dispatchEvent(new Event(input.tagName === "SELECT" ? "change" : "input", { bubbles: true }));
+}
+
+let isReading = false;
+
+function readAddress() {
+  const [section, query] = decodeURIComponent(location.hash.slice(1)).split("?");
+  if (query === undefined || !(section in SECTIONS) || !panelOf(section)) return;
+  const given = new URLSearchParams(query);
+  // In the order of the page: the function decides which designs there are, the design which numbers of anchors
+  isReading = true;
+  for (const [name, input] of settings(section)) if (given.has(name)) put(input, given.get(name));
+  isReading = false;
+  (document.getElementById(section) ?? panelOf(section)).scrollIntoView();
+}
+
+function writeAddress(section) {
+  if (isReading) return;
+  const short = (input) => (input.type === "range" ? String(Number(input.valueAsNumber.toPrecision(5))) : input.value);
+  const given = new URLSearchParams([...settings(section)].map(([name, input]) => [name, short(input)]));
+  history.replaceState(null, "", `#${section}?${given}`);
+}
+
+function watchAddress() {
+  for (const section of Object.keys(SECTIONS)) {
+    panelOf(section)?.addEventListener("change", () => writeAddress(section));
+    panelOf(section)?.addEventListener("click", (event) => { if (event.target.closest("canvas, button")) writeAddress(section); });
+  }
+  window.addEventListener("hashchange", readAddress);
+  readAddress();
+}
