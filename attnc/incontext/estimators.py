@@ -108,7 +108,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         """Warn if exact gradient descent has not converged after the steps of the learner."""
         tolerance, eta = checked_positive("tol", self.tol), self.step_size_
         runs = (convergence(loss, x, y, self.n_iter_, eta, bool(self.intercept), tolerance) for y in labels)
-        self.convergence_ = max(runs, key=lambda run: run.gradient)
+        self.convergence_ = max(runs, key=lambda run: (run.separable, run.gradient))
         if not self.convergence_.reached:
             warnings.warn(too_few(self.convergence_), ConvergenceWarning, stacklevel=4)
 
@@ -342,6 +342,11 @@ def _penalised(loss: str | Loss | Function, alpha: Any) -> Loss:
 
 def too_few(found: Convergence) -> str:
     """Why the steps are too few, and what to do."""
+    if found.separable:
+        return (
+            "the labels are separable, so larger coefficients always fit better and no number of steps is enough: use "
+            "alpha=0.01 or another positive number"
+        )
     after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
     if found.enough is not None:
         return f"{after}: use steps={found.enough}"
