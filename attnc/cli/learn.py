@@ -99,36 +99,24 @@ def learn(
         files = check_files(output, plot, force, predictions=predictions)
         _check_options(output, intercept, standardise, missing)
         settings = {"steps": steps, "step_size": step_size, "radius": radius, "dtype": dtype}
-        settings |= {
-            "intercept": intercept,
-            "standardise": standardise,
-            "strict": False,
-        }  # rows outside are reported
+        settings |= {"intercept": intercept, "standardise": standardise, "strict": False}
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
             read = read_table(data, decimal)
             names = feature_names(read, target, drop or [])
-            asked = read if query is None else read_table(query, decimal)
-            if predictions is not None and _PREDICTION in asked.names:
-                raise InputError(
-                    f"{asked.path} has a column {_PREDICTION!r}, which --predictions adds: rename it"
-                )
+            new = read if query is None else read_table(query, decimal)
+            _check_predictions(predictions, new)
             progress("importing torch and scikit-learn")
-            kind = _checked_loss(loss)
-            examples = without_missing(read, [*names, target], missing == "drop")
-            asked = examples if query is None else without_missing(asked, names, missing == "drop")
+            kind, dropping = _checked_loss(loss), missing == "drop"
+            examples = without_missing(read, [*names, target], dropping)
+            asked = examples if query is None else without_missing(new, names, dropping)
             progress("learning and proving the bound")
             model, record = _learn((loss, kind), settings, target, names, examples, asked)
-            record["left_out"] = len(read.rows) - len(examples.rows)
+            record |= {"left_out": read.more_than(examples), "query_left_out": new.more_than(asked)}
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
-            if predictions is not None:
-                _write_predictions(predictions, asked, record["predictions"])
-            if output is not None:
-                model.learner_.save(output)
-            if plot is not None:
-                progress(f"drawing {plot}")
-                context = {"x": model.context_x_, "y": model.context_y_[0]}
-                attnc.plot.learning(model.learner_, **context, names=list(record["coefficients"]), path=plot)
+            progress("writing files" if files else "done")
+            _write_predictions(predictions, asked, record["predictions"])
+            _write(model, list(record["coefficients"]), output, plot)
     if json:
         print_json(record)
     else:
@@ -146,6 +134,20 @@ def _check_options(output: Path | None, intercept: bool, standardise: bool, miss
         )
     if standardise and not intercept:
         raise InputError("--no-intercept needs --no-standardise: subtracted means act as an intercept")
+
+
+def _check_predictions(predictions: Path | None, new: Table) -> None:
+    if predictions is not None and _PREDICTION in new.names:
+        raise InputError(f"{new.path} has a column {_PREDICTION!r}, which --predictions adds: rename it")
+
+
+def _write(model: Any, names: list[str], output: Path | None, plot: Path | None) -> None:
+    """The learner of -o and the picture of --plot."""
+    if output is not None:
+        model.learner_.save(output)
+    if plot is not None:
+        context = {"x": model.context_x_, "y": model.context_y_[0]}
+        attnc.plot.learning(model.learner_, **context, names=names, path=plot)
 
 
 def _checked_loss(loss: str | None) -> Loss | None:
@@ -285,7 +287,10 @@ def _print(record: dict[str, Any], title: str) -> None:
     other, fit = record["sklearn"], "accuracy" if "accuracy" in record else "r2"
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"
-    left_out = f" ({record['left_out']} rows with missing values left out)" if record["left_out"] else ""
+    left_out, unpredicted = (
+        f" ({record[part]} rows with missing values left out)" if record[part] else ""
+        for part in ("left_out", "query_left_out")
+    )
     facts = {
         "loss": f"{record['loss']} {record['note']}{record['chosen']}",
         **({} if record["classes"] is None else {"classes": _counted(*record["classes"])}),
@@ -296,7 +301,7 @@ def _print(record: dict[str, Any], title: str) -> None:
         "proved bound": _bound(record) if record["reason"] is None else f"none: {record['reason']}",
         "scikit-learn": other["note"],
         "fit": f"{fit} {record[fit]:.6g}",
-        "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]),
+        "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]) + unpredicted,
         **run_facts(record["seconds"], record["files"]),
     }
     typer.echo("\n\n".join((title, coefficients, facts_text(facts))))
@@ -365,8 +370,10 @@ def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:
         raise InputError(f"{path}: column {names[j]!r} {spread}")
 
 
-def _write_predictions(path: Path, table: Table, predictions: Sequence[float]) -> None:
+def _write_predictions(path: Path | None, table: Table, predictions: Sequence[float]) -> None:
     """The rows of the table and their predictions, with the separator and the decimals of the table."""
+    if path is None:
+        return
     from attnc.records.files import replacing
 
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:

@@ -53,6 +53,10 @@ class Table:
         decimal = self.decimal == "," and _DECIMAL_COMMA.fullmatch(text)
         return text.replace(",", ".") if decimal else text
 
+    def more_than(self, other: Table) -> int:
+        """How many rows it has that the other has not."""
+        return len(self.rows) - len(other.rows)
+
     def at(self, i: int, name: str) -> str:
         """Where a cell is and what it holds."""
         text = self.rows[i][name].strip()
@@ -242,7 +246,7 @@ def class_of(text: str) -> str:
 def check_classes(table: Table, target: str) -> None:
     """Raise if the target is of words that are not two classes, or of words and numbers."""
     cells = table.column(target)
-    words = [i for i, cell in enumerate(cells) if math.isnan(table.number(cell))]
+    words = [i for i, row in enumerate(table.rows) if math.isnan(table.number(row[target]))]
     if not words:
         return
     odd = [i for i in words if _DECIMAL_COMMA.fullmatch(cells[i])]

@@ -36,7 +36,7 @@ from attnc.errors import DomainWarning, InputError, MissingExtraError
 from attnc.functions import Function
 from attnc.incontext.base import check_reached, with_ones
 from attnc.incontext.learner import gradient_descent
-from attnc.incontext.losses import Convergence, Loss, convergence, loss_named
+from attnc.incontext.losses import Loss, convergence, loss_named, too_few
 from attnc.incontext.settings import Radius, radius_of
 
 try:
@@ -351,19 +351,6 @@ def _penalised(loss: str | Loss | Function, alpha: Any) -> Loss:
     if isinstance(loss, str) and "(" in loss and kind.name in ("ridge", "lasso"):
         raise InputError(f"loss={loss!r} and alpha={alpha!r}: give the weight of the penalty once")
     return replace(kind, lasso=level) if kind.name == "lasso" else replace(kind, ridge=level)
-
-
-def too_few(found: Convergence) -> str:
-    """Why the steps are too few, and what to do."""
-    if found.separable:
-        return (
-            "the labels are separable, so larger coefficients always fit better and no number of steps is enough: use "
-            "alpha=0.01 or another positive number"
-        )
-    after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
-    if found.enough is not None:
-        return f"{after}: use steps={found.enough}"
-    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"
 
 
 def _poisson_reach(y: Tensor) -> float:

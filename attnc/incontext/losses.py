@@ -197,3 +197,16 @@ def separates(loss: Loss, x: Array, y: Array, w: Array) -> bool:
     if loss.name != "logistic" or loss.ridge > 0 or loss.lasso > 0:
         return False
     return bool(((2 * y - 1) * (x @ w) > 0).all())
+
+
+def too_few(found: Convergence) -> str:
+    """Why the steps are too few, and what to do."""
+    if found.separable:
+        return (
+            "the labels are separable, so larger coefficients always fit better and no number of steps is enough: use "
+            "alpha=0.01 or another positive number"
+        )
+    after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
+    if found.enough is not None:
+        return f"{after}: use steps={found.enough}"
+    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"

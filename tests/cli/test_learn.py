@@ -534,6 +534,10 @@ def test_rows_with_missing_values_are_left_out(run: Any, tmp_path: Path) -> None
     assert ran.json["coefficients"] == whole["coefficients"]
     assert len(out.read_text().splitlines()) == 7
     assert "2 rows with missing values left out" in words(run("learn", file, *options).out)
+    new = tmp_path / "new.csv"
+    new.write_text("hours,sleep\n1,7\n,8\n")
+    ran = run("learn", students(tmp_path), *options, "--query", new, "--json").json
+    assert (len(ran["predictions"]), ran["left_out"], ran["query_left_out"]) == (1, 0, 1)
     file = students(tmp_path, ("1,7,no", ",7,no"), ("5,7", "five,7"))
     refused(run("learn", file, *options, "--json"), "InputError", "row 5, column 'hours' is 'five'")
     file = students(tmp_path, ("sleep", "slept"), *((f"{i},", ",") for i in range(1, 7)))
@@ -559,6 +563,9 @@ def test_other_separators_and_decimal_commas(run: Any, tmp_path: Path, separator
 
 def test_numbers_with_a_decimal_comma_are_no_classes(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
+    file.write_text("a;y\n1;1,5\n2;2,5\n4;1,5\n5;3,5\n6;4\n")
+    options = ("--target", "y", "--steps", 3, "--json")
+    assert run("learn", file, *options, "--decimal", ",").json["loss"] == "squared"
     file.write_text("a;y\n1;1,5\n2;2,5\n4;1,5\n")
     assert (
         run("learn", file, "--target", "y", "--decimal", ",", "--steps", 3, "--json").json["loss"]
