@@ -41,6 +41,7 @@ from attnc.errors import InputError
 if TYPE_CHECKING:
     from attnc.domain import Array
     from attnc.incontext import Loss
+    from attnc.incontext.losses import Convergence
 
 _PREDICTION = "prediction"  # the column that --predictions adds
 _LOSSES = (
@@ -103,12 +104,12 @@ def learn(
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
             read = read_table(data, decimal)
-            names = feature_names(read, target, drop or [])
+            names = feature_names(read, target, drop)
             new = read if query is None else read_table(query, decimal)
             _check_predictions(predictions, new)
             progress("importing torch and scikit-learn")
             kind, dropping = _checked_loss(loss), missing == "drop"
-            examples = without_missing(read, [*names, target], dropping)
+            examples = without_missing(read, [*names, target], dropping, least=2)
             asked = examples if query is None else without_missing(new, names, dropping)
             progress("learning and proving the bound")
             model, record = _learn((loss, kind), settings, target, names, examples, asked)
@@ -168,20 +169,13 @@ def _learn(
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.losses import DEFAULTS, exact_trajectory, loss_named
 
-    if len(examples.rows) < 2:
-        raise InputError(
-            f"{examples.path} has {len(examples.rows)} rows without missing values: give 2 at least"
-        )
     check_classes(examples, target)
-    classes = two_classes(examples.column(target))
-    loss, kind = asked_loss
+    classes, (loss, given) = two_classes(examples.column(target)), asked_loss
     chosen = loss is None
     loss = loss or ("squared" if classes is None else "logistic")
-    kind = kind or loss_named(loss)
-    logistic = kind.name == "logistic"
-    y = _targets(examples, target, kind, classes)
+    kind = given or loss_named(loss)
+    logistic, y = kind.name == "logistic", _targets(examples, target, kind, classes)
     x, new = numbers(examples, names), numbers(asked, names)
-    kind.check_labels(y)
     _check_spread(np.column_stack([x, y]), [*names, target], examples.path)
     model = _fitted(kind, settings, x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
@@ -205,11 +199,7 @@ def _learn(
         "classes": list(classes) if logistic and classes is not None else None,
         "examples": len(x),
         "steps": learner.steps,
-        "converged": model.convergence_.reached,
-        "separable": model.convergence_.separable,
-        "gradient": model.convergence_.gradient,
-        "enough_steps": model.convergence_.enough,
-        "tried_steps": model.convergence_.tried,
+        **_convergence(model.convergence_),
         "step_size": learner.step_size,
         "dtype": learner.certificate.dtype,
         "radius": vars(learner.radius),
@@ -225,6 +215,17 @@ def _learn(
         "sklearn": _compare(kind, context, labels, w, learner.intercept),
         "note": kind.note,
         "predictions": (model.predict_proba(new)[:, 1] if logistic else model.predict(new)).tolist(),
+    }
+
+
+def _convergence(found: Convergence) -> dict[str, Any]:
+    """Whether the steps were enough, for the record."""
+    return {
+        "converged": found.reached,
+        "separable": found.separable,
+        "gradient": found.gradient,
+        "enough_steps": found.enough,
+        "tried_steps": found.tried,
     }
 
 
@@ -338,7 +339,7 @@ def _converged(record: dict[str, Any]) -> str:
 
 
 def _targets(examples: Table, target: str, kind: Loss, classes: tuple[str, str] | None) -> Array:
-    """The target as numbers; of two classes the second is 1."""
+    """The target as numbers, which fit the loss; of two classes the second is 1."""
     cells = examples.column(target)
     if kind.name == "logistic":
         if len(same := {*map(class_of, cells)}) == 1:
@@ -352,7 +353,9 @@ def _targets(examples: Table, target: str, kind: Loss, classes: tuple[str, str] 
             f"{examples.path}: the target {target!r} has {words}, and the {kind.name} loss takes {kind.labels}: use --loss "
             "logistic, or write the words as numbers"
         )
-    return numbers(examples, [target])[:, 0]
+    found: Array = numbers(examples, [target])[:, 0]
+    kind.check_labels(found)
+    return found
 
 
 def _why(classes: tuple[str, str], target: str) -> str:

@@ -139,9 +139,10 @@ def check_column(table: Table, name: str, what: str = "column") -> None:
     raise InputError(f"{table.path} has no {what} {name!r}{meant}: its columns are {listed(table.names)}")
 
 
-def feature_names(table: Table, target: str, dropped: Sequence[str]) -> list[str]:
+def feature_names(table: Table, target: str, given: Sequence[str] | None) -> list[str]:
     """The columns to learn from: all but the target and those that were dropped."""
     check_column(table, target)
+    dropped = given or ()
     for name in dropped:
         check_column(table, name)
     if target in dropped:
@@ -155,7 +156,7 @@ def feature_names(table: Table, target: str, dropped: Sequence[str]) -> list[str
     return names
 
 
-def without_missing(table: Table, names: Sequence[str], drop: bool) -> Table:
+def without_missing(table: Table, names: Sequence[str], drop: bool, least: int = 1) -> Table:
     """The table without the rows in which one of these columns has no value; unless `drop`, such a row is an error."""
     for name in names:
         check_column(table, name)
@@ -173,9 +174,10 @@ def without_missing(table: Table, names: Sequence[str], drop: bool) -> Table:
             f"{table.at(i, str(bad[i]))}: the value is missing{others}. Fill it, delete the row, or use --missing drop, which "
             "leaves such rows out"
         )
-    if not kept:
+    if len(kept) < least:
         raise InputError(
-            f"{table.path}: every row has a missing value, so --missing drop leaves none: fill them"
+            f"{table.path}: {len(kept)} of {len(bad)} rows have no missing value, and --missing drop must leave {least} at "
+            "least: fill the others"
         )
     return replace(table, rows=[table.rows[i] for i in kept], places=[table.places[i] for i in kept])
 
