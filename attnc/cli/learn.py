@@ -25,16 +25,28 @@ from attnc.cli.output import (
     shortened,
     table,
 )
-from attnc.errors import FileError, InputError
+from attnc.cli.tables import (
+    Table,
+    check_classes,
+    class_of,
+    feature_names,
+    number,
+    numbers,
+    read_table,
+    two_classes,
+    without_missing,
+)
+from attnc.errors import InputError
 
 if TYPE_CHECKING:
     from attnc.domain import Array
     from attnc.incontext import Loss
+    from attnc.incontext.losses import Convergence
 
-Rows = list[dict[str, str]]  # the cells of a CSV file, by column
 _PREDICTION = "prediction"  # the column that --predictions adds
-_LARGEST = 1e100  # the squares of larger numbers overflow
-_LOSSES = "squared, ridge(λ), lasso(λ), logistic, poisson, huber(δ) or quantile(τ); default from the target."
+_LOSSES = (
+    "squared, ridge(λ), lasso(λ), logistic(λ), poisson, huber(δ) or quantile(τ); default from the target."
+)
 _Target = Annotated[str, typer.Option(metavar="COLUMN", help="What to predict; other columns are features.")]
 _StepSize = Annotated[float | None, typer.Option(metavar="η", help="Default 1/L, L the largest curvature.")]
 _Query = Annotated[Path | None, typer.Option(metavar="PATH", help="A CSV file whose rows to predict.")]
@@ -43,12 +55,20 @@ _Predictions = Annotated[
     Path | None, typer.Option(metavar="PATH", help="Write the rows and predictions (.csv).")
 ]
 _Loss = Annotated[str | None, typer.Option(metavar="LOSS", help=_LOSSES)]
+_Drop = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Leave a column out; may be given several times.")
+]
+_Missing = Annotated[str, typer.Option(metavar="error|drop", help="drop leaves out rows with empty cells.")]
+_Decimal = Annotated[str, typer.Option(metavar=".|,", help="What separates the decimals: 1.5 or 1,5.")]
 _Standardise = Annotated[bool, typer.Option("--standardise/--no-standardise", help="Mean 0, deviation 1.")]
 
 
 def learn(
     data: Annotated[Path, typer.Argument(metavar="DATA", help="A CSV file: a header, then rows of numbers.")],
     target: _Target,
+    drop: _Drop = None,
+    missing: _Missing = "error",
+    decimal: _Decimal = ".",
     loss: _Loss = None,
     steps: Annotated[int, typer.Option(metavar="T", help="Of gradient descent, from w = 0.")] = 100,
     step_size: _StepSize = None,
@@ -66,10 +86,11 @@ def learn(
     """Learn from a CSV file by gradient descent in context.
 
     Softmax attention with fixed weights takes the steps; the distance to exact gradient descent has a proved bound.
-    The default loss is logistic if the target has two values, words or whole numbers (no and yes, 0 and 1, 1 and 2),
-    else squared. The features are standardised, and for losses other than logistic and poisson the target too: λ, δ
-    and η are in those units. Coefficients are printed in the units of the file. -o writes the learner, whose bound
-    `attnc verify` proves again. Needs scikit-learn: pip install 'attnc[sklearn]'.
+    Commas, semicolons or tabs separate the cells of the file. The default loss is logistic if the target has two values,
+    words or whole numbers (no and yes, 0 and 1, 1 and 2), else squared; neither has a penalty, logistic(λ) and ridge(λ)
+    have one. The features are standardised, and for losses other than logistic and poisson the target too: λ, δ and η are
+    in those units. Coefficients are printed in the units of the file. -o writes the learner, whose bound `attnc verify`
+    proves again. Needs scikit-learn: pip install 'attnc[sklearn]'.
 
     Exit status: 0 proved, 1 not proved (no finite bound, or a row outside the radius), 2 bad input.
 
@@ -77,30 +98,26 @@ def learn(
     """
     with errors_reported(json):
         files = check_files(output, plot, force, predictions=predictions)
-        _check_options(output, intercept, standardise)
+        _check_options(output, intercept, standardise, missing)
         settings = {"steps": steps, "step_size": step_size, "radius": radius, "dtype": dtype}
-        settings |= {
-            "intercept": intercept,
-            "standardise": standardise,
-            "strict": False,
-        }  # rows outside are reported
+        settings |= {"intercept": intercept, "standardise": standardise, "strict": False}
         began = time.perf_counter()
         with progress_bar(f"reading {data}") as progress:
-            examples, asked = _read_table(data), data if query is None else query
-            rows = examples if query is None else _read_table(query)
-            if predictions is not None and _PREDICTION in rows[0]:
-                raise InputError(f"{asked} has a column {_PREDICTION!r}, which --predictions adds: rename it")
-            progress("learning")
-            model, record = _learn(loss, settings, target, (data, examples), (asked, rows))
+            read = read_table(data, decimal)
+            names = feature_names(read, target, drop)
+            new = read if query is None else read_table(query, decimal)
+            _check_predictions(predictions, new)
+            progress("importing torch and scikit-learn")
+            kind, dropping = _checked_loss(loss), missing == "drop"
+            examples = without_missing(read, [*names, target], dropping, least=2)
+            asked = examples if query is None else without_missing(new, names, dropping)
+            progress("learning and proving the bound")
+            model, record = _learn((loss, kind), settings, target, names, examples, asked)
+            record |= {"left_out": read.more_than(examples), "query_left_out": new.more_than(asked)}
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
-            if predictions is not None:
-                _write_predictions(predictions, rows, record["predictions"])
-            if output is not None:
-                model.learner_.save(output)
-            if plot is not None:
-                progress(f"drawing {plot}")
-                context = {"x": model.context_x_, "y": model.context_y_[0]}
-                attnc.plot.learning(model.learner_, **context, names=list(record["coefficients"]), path=plot)
+            progress("writing files" if files else "done")
+            _write_predictions(predictions, asked, record["predictions"])
+            _write(model, list(record["coefficients"]), output, plot)
     if json:
         print_json(record)
     else:
@@ -109,7 +126,9 @@ def learn(
         raise typer.Exit(NOT_PROVED)
 
 
-def _check_options(output: Path | None, intercept: bool, standardise: bool) -> None:
+def _check_options(output: Path | None, intercept: bool, standardise: bool, missing: str) -> None:
+    if missing not in ("error", "drop"):
+        raise InputError(f"missing={missing!r}: give error or drop")
     if output is not None and output.suffix == ".csv":
         raise InputError(
             f"-o {output}: -o writes the learner (.safetensors); --predictions writes a CSV file"
@@ -118,27 +137,47 @@ def _check_options(output: Path | None, intercept: bool, standardise: bool) -> N
         raise InputError("--no-intercept needs --no-standardise: subtracted means act as an intercept")
 
 
+def _check_predictions(predictions: Path | None, new: Table) -> None:
+    if predictions is not None and _PREDICTION in new.names:
+        raise InputError(f"{new.path} has a column {_PREDICTION!r}, which --predictions adds: rename it")
+
+
+def _write(model: Any, names: list[str], output: Path | None, plot: Path | None) -> None:
+    """The learner of -o and the picture of --plot."""
+    if output is not None:
+        model.learner_.save(output)
+    if plot is not None:
+        context = {"x": model.context_x_, "y": model.context_y_[0]}
+        attnc.plot.learning(model.learner_, **context, names=names, path=plot)
+
+
+def _checked_loss(loss: str | None) -> Loss | None:
+    """The loss of --loss; an unknown one is an error before any cell is read."""
+    from attnc.incontext.losses import loss_named
+
+    return None if loss is None else loss_named(loss)
+
+
 def _learn(
-    loss: str | None,
+    asked_loss: tuple[str | None, Loss | None],
     settings: dict[str, Any],
     target: str,
-    examples: tuple[Path, Rows],
-    asked: tuple[Path, Rows],
+    names: list[str],
+    examples: Table,
+    asked: Table,
 ) -> tuple[Any, dict[str, Any]]:
     """Fit an estimator, predict the rows, and compare with exact gradient descent and with scikit-learn."""
     from attnc.incontext.losses import DEFAULTS, exact_trajectory, loss_named
 
-    data, rows = examples
-    names = [name for name in rows[0] if name != target]
-    if not names or len(rows) < 2:
-        raise InputError(f"{data} has {len(rows)} rows and {len(names)} features: give 2 and 1 at least")
-    x, new, classes = _numbers(*examples, names), _numbers(*asked, names), two_classes(rows, target)
-    loss, why_loss = _chosen(classes, target) if loss is None else (loss, "")
-    y = _targets(examples, target, classes if loss.strip() == "logistic" else None)
-    kind, logistic = loss_named(loss), loss_named(loss).name == "logistic"
-    kind.check_labels(y)
-    _check_spread(np.column_stack([x, y]), [*names, target], data)
-    model = _fitted(loss, settings, x, y)
+    check_classes(examples, target)
+    classes, (loss, given) = two_classes(examples.column(target)), asked_loss
+    chosen = loss is None
+    loss = loss or ("squared" if classes is None else "logistic")
+    kind = given or loss_named(loss)
+    logistic, y = kind.name == "logistic", _targets(examples, target, kind, classes)
+    x, new = numbers(examples, names), numbers(asked, names)
+    _check_spread(np.column_stack([x, y]), [*names, target], examples.path)
+    model = _fitted(kind, settings, x, y)
     learner, context = model.learner_, model.context_x_.double().numpy()
     tokens = np.hstack([context, np.ones((len(x), int(learner.intercept)))])
     labels = model.context_y_[0].double().numpy()
@@ -148,28 +187,30 @@ def _learn(
     why, covered = learner.uncertified, model.certified(new)
     reason = None if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
     if reason is None and not covered.all():
-        outside = f"row {int(covered.argmin()) + 1} of {asked[0]} is outside the radius: give --radius"
+        outside = (
+            f"row {asked.places[int(covered.argmin())]} of {asked.path} is outside the radius: give --radius"
+        )
         reason = outside if covered.any() or why is None else why
     return model, {
         "status": "proved" if reason is None else "not proved",
         "reason": reason,
         "loss": f"{loss}({DEFAULTS[loss]:g})" if loss in DEFAULTS else loss,
-        "chosen": why_loss,
+        "chosen": _why(classes, target) if chosen and classes is not None else "",
         "classes": list(classes) if logistic and classes is not None else None,
         "examples": len(x),
         "steps": learner.steps,
-        "converged": model.convergence_.reached,
-        "gradient": model.convergence_.gradient,
-        "enough_steps": model.convergence_.enough,
-        "tried_steps": model.convergence_.tried,
+        **_convergence(model.convergence_),
         "step_size": learner.step_size,
         "dtype": learner.certificate.dtype,
         "radius": vars(learner.radius),
         "coefficients": dict(zip(names, slopes.tolist(), strict=True)),
+        "constant": [name for name, column in zip(names, x.T, strict=True) if (column == column[0]).all()],
+        "standardised": settings["standardise"],
         "intercept": float(shift[0]) if learner.intercept else None,
         "learner_units": w.tolist(),
         "distance": float(np.linalg.norm(w - exact)),
         "bound": model.bound_,
+        "certificate_bound": learner.certificate.bound,
         "accuracy" if logistic else "r2": float(model.score(x, y)) if (y != y[0]).any() else math.nan,
         "sklearn": _compare(kind, context, labels, w, learner.intercept),
         "note": kind.note,
@@ -177,12 +218,23 @@ def _learn(
     }
 
 
-def _fitted(loss: str, settings: dict[str, Any], x: Array, y: Array) -> Any:
+def _convergence(found: Convergence) -> dict[str, Any]:
+    """Whether the steps were enough, for the record."""
+    return {
+        "converged": found.reached,
+        "separable": found.separable,
+        "gradient": found.gradient,
+        "enough_steps": found.enough,
+        "tried_steps": found.tried,
+    }
+
+
+def _fitted(kind: Loss, settings: dict[str, Any], x: Array, y: Array) -> Any:
     """The estimator of the loss, fitted; `_converged` reports too few steps."""
     from attnc.incontext.estimators import InContextClassifier, InContextRegressor
 
-    logistic = loss.strip() == "logistic"
-    model = InContextClassifier(0.0, **settings) if logistic else InContextRegressor(loss, **settings)
+    logistic = kind.name == "logistic"
+    model = InContextClassifier(kind.ridge, **settings) if logistic else InContextRegressor(kind, **settings)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=_convergence_warning())
         return model.fit(x, y)
@@ -206,7 +258,7 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
         "squared": linear_model.LinearRegression(**options),
         "ridge": linear_model.Ridge(alpha=len(x) * loss.ridge, **options),
         "lasso": linear_model.Lasso(alpha=loss.lasso, **precise),
-        "logistic": linear_model.LogisticRegression(C=1e12, **precise),
+        "logistic": linear_model.LogisticRegression(C=1 / (len(x) * loss.ridge or 1e-12), **precise),
         "poisson": linear_model.PoissonRegressor(alpha=0, **precise),
     }
     if (model := models.get(name)) is None:
@@ -218,133 +270,98 @@ def _compare(loss: Loss, x: Array, y: Array, w: Array, intercept: bool) -> dict[
         except ValueError as problem:
             return {"estimator": type(model).__name__, "distance": None, "note": str(problem)}
     note = "(it did not converge)" if caught else ""
-    if name == "logistic" and model.score(x, y) == 1:
+    if name == "logistic" and loss.ridge == 0 and model.score(x, y) == 1:
         note = "(the labels are separable: no coefficients are the best)"
     best = np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)[: int(intercept)]])
     return {"estimator": type(model).__name__, "distance": float(np.linalg.norm(w - best)), "note": note}
 
 
 def _print(record: dict[str, Any], title: str) -> None:
-    from attnc.records.fields import at_most
-
     constant = {} if record["intercept"] is None else {"(intercept)": record["intercept"]}
     named = zip((record["coefficients"] | constant).items(), record["learner_units"], strict=True)
-    rows = [(name, f"{value:.6g}", f"{scaled:.6g}") for (name, value), scaled in named]
+    ignored = record["constant"] if record["standardised"] else []
+    rows = [
+        (name, f"{value:.6g}", f"{scaled:.6g}{'  (constant, ignored)' * (name in ignored)}")
+        for (name, value), scaled in named
+    ]
     coefficients = table(("column", "in its units", "standardised"), rows)
     other, fit = record["sklearn"], "accuracy" if "accuracy" in record else "r2"
     if other["distance"] is not None:
         other["note"] = f"{other['estimator']}: {other['distance']:.3g} away {other['note']}"
+    left_out, unpredicted = (
+        f" ({record[part]} rows with missing values left out)" if record[part] else ""
+        for part in ("left_out", "query_left_out")
+    )
     facts = {
         "loss": f"{record['loss']} {record['note']}{record['chosen']}",
-        "steps": f"{record['steps']} of size {record['step_size']:.6g}, {record['examples']} examples",
+        **({} if record["classes"] is None else {"classes": _counted(*record["classes"])}),
+        "steps": f"{record['steps']} of size {record['step_size']:.6g}, {record['examples']} examples{left_out}",
         "converged": _converged(record),
         "radius": ", ".join(f"{name} {size:.4g}" for name, size in record["radius"].items()),
         "exact gradient descent": f"{record['distance']:.3g} away",
-        "proved bound": at_most(record["bound"]) if record["reason"] is None else f"none: {record['reason']}",
+        "proved bound": _bound(record) if record["reason"] is None else f"none: {record['reason']}",
         "scikit-learn": other["note"],
         "fit": f"{fit} {record[fit]:.6g}",
-        "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]),
+        "predictions": shortened([f"{value:.6g}" for value in record["predictions"]]) + unpredicted,
         **run_facts(record["seconds"], record["files"]),
     }
     typer.echo("\n\n".join((title, coefficients, facts_text(facts))))
 
 
+def _counted(zero: str, one: str) -> str:
+    """Which of two classes is 1."""
+    counted = "" if (zero, one) == ("0", "1") else f"{one} counts as 1, {zero} as 0; "
+    return f"{counted}predictions are the probability of {one}"
+
+
+def _bound(record: dict[str, Any]) -> str:
+    """The bound for these examples, and that of the certificate, which -o writes."""
+    from attnc.incontext.settings import EXAMPLES
+
+    stated = record["certificate_bound"]
+    most = f"{stated:g}" if math.isfinite(stated) else "none"
+    return f"{record['bound']:g} (for these {record['examples']:,} examples; {most} for up to {EXAMPLES:,})"
+
+
 def _converged(record: dict[str, Any]) -> str:
     """Whether the steps were enough, and what to do if not."""
+    if record["separable"]:
+        why = "the labels are separable, so larger coefficients always fit better and no number of steps is enough"
+        return f"no: {why}; use a penalty, --loss 'logistic(0.01)'"
     left = f"the largest entry of the gradient is {record['gradient']:.2g}"
     if record["converged"]:
         return f"yes: {left}"
     if record["enough_steps"] is not None:
         return f"no: {left}; use --steps {record['enough_steps']}"
-    tried = record["tried_steps"]
-    why = "a penalty, as in --loss 'ridge(0.1)', needs fewer"
-    if record["loss"] == "logistic":
-        why = "if a line separates the labels, coefficients grow without end"
-    return f"no: {left}, and {tried} steps are not enough either; {why}"
+    penalised = "logistic(0.01)" if "accuracy" in record else "ridge(0.1)"
+    why = f"a penalty, as in --loss '{penalised}', needs fewer"
+    return f"no: {left}, and {record['tried_steps']} steps are not enough either; {why}"
 
 
-def two_classes(rows: Rows, target: str) -> tuple[str, str] | None:
-    """The two values of a target that has two: words, or whole numbers. The second one counts as 1.
-
-    >>> two_classes([{"y": "yes"}, {"y": "no"}, {"y": "yes"}], "y"), two_classes([{"y": "2"}, {"y": "1"}, {"y": "1.0"}], "y")
-    (('no', 'yes'), ('1', '2'))
-    >>> two_classes([{"y": "2"}, {"y": "1.5"}], "y") is None
-    True
-    """
-    cells = {_class(row.get(target, "")) for row in rows}
-    numbers = [_number(cell) for cell in cells]
-    words = all(map(math.isnan, numbers)) and not cells & {"", "nan", "NaN", "NA", "-nan"}
-    if len(cells) != 2 or not (words or all(number.is_integer() and abs(number) < 100 for number in numbers)):
-        return None
-    zero, one = sorted(
-        cells, key=lambda cell: (cell == "+", cell.casefold()) if words else (False, _number(cell))
-    )
-    return zero, one
-
-
-def _class(text: str) -> str:
-    """A cell without spaces; equal numbers are equal."""
-    number = _number(text)
-    return text.strip() if math.isnan(number) else f"{number:.17g}"
-
-
-def _targets(examples: tuple[Path, Rows], target: str, classes: tuple[str, str] | None) -> Array:
-    """The target as numbers; of two classes the second is 1."""
-    if classes is None:
-        return _numbers(*examples, [target])[:, 0]
-    return np.array([float(_class(row[target]) == classes[1]) for row in examples[1]])
-
-
-def _chosen(classes: tuple[str, str] | None, target: str) -> tuple[str, str]:
-    """The loss for a target, and why."""
-    if classes is None:
-        return "squared", ""
-    zero, one = classes
-    means = "" if classes == ("0", "1") else f": {one} counts as 1, and predictions are its probability"
-    other = "" if math.isnan(_number(one)) else "; --loss squared is least squares"
-    return "logistic", f"(chosen because every {target} is {zero} or {one}{means}{other})"
-
-
-def _read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file in UTF-8, separated by commas, whose first line names the columns. Blank lines are skipped."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            lines = [row for row in csv.reader(file, strict=True) if len(row) > 1 or "".join(row).strip()]
-    except OSError as problem:
-        raise FileError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except (csv.Error, UnicodeDecodeError) as problem:
-        raise FileError(f"{path} is not a CSV file in UTF-8: {problem}") from problem
-    if len(lines) < 2:
-        raise InputError(f"{path} has no rows: give a line of column names, then rows of numbers")
-    names = [name.strip() for name in lines[0]]
-    for i, name in enumerate(names):
-        if not name or name in names[:i] or np.isfinite([*map(_number, names)]).all():
-            raise InputError(f"{path}: column {i + 1} is named {name!r}: the first line names every column")
-    for i, row in enumerate(lines[1:], 1):
-        if len(row) != len(names):
-            raise InputError(f"{path}: row {i} has {len(row)} cells, not {len(names)}")
-    return [dict(zip(names, row, strict=True)) for row in lines[1:]]
-
-
-def _numbers(path: Path, rows: Rows, names: Sequence[str]) -> Array:
-    """The named columns as float64, (rows, names). A cell that is not a number is refused."""
-    missing = [name for name in names if name not in rows[0]]
-    if missing:
-        known = ", ".join(map(repr, rows[0]))
-        raise InputError(f"{path} has no column {missing[0]!r}: its columns are {known}")
-    found = np.array([[_number(row[name]) for name in names] for row in rows])
-    for i, j in np.argwhere(~(np.abs(found) <= _LARGEST)).tolist():
-        where, text = f"{path}: row {i + 1}, column {names[j]!r}", rows[i][names[j]].strip()
-        raise InputError(f"{where} is {text!r}: give a number of at most {_LARGEST:g} in size")
+def _targets(examples: Table, target: str, kind: Loss, classes: tuple[str, str] | None) -> Array:
+    """The target as numbers, which fit the loss; of two classes the second is 1."""
+    cells = examples.column(target)
+    if kind.name == "logistic":
+        if len(same := {*map(class_of, cells)}) == 1:
+            where = f"{examples.path}: the target {target!r} is {same.pop()} in every row"
+            raise InputError(f"{where}: the logistic loss needs examples of two classes")
+        if classes is not None:
+            return np.array([float(class_of(cell) == classes[1]) for cell in cells])
+    elif classes is not None and math.isnan(number(classes[0])):
+        words = f"the words {classes[0]!r} and {classes[1]!r}"
+        raise InputError(
+            f"{examples.path}: the target {target!r} has {words}, and the {kind.name} loss takes {kind.labels}: use --loss "
+            "logistic, or write the words as numbers"
+        )
+    found: Array = numbers(examples, [target])[:, 0]
+    kind.check_labels(found)
     return found
 
 
-def _number(text: str) -> float:
-    """NaN if the text is not a number; only Python reads 1_0 as 10."""
-    try:
-        return math.nan if "_" in text else float(text)
-    except ValueError:
-        return math.nan
+def _why(classes: tuple[str, str], target: str) -> str:
+    """Why the loss is logistic if --loss is not given."""
+    other = "" if math.isnan(number(classes[1])) else "; --loss squared is least squares"
+    return f"(chosen because every {target} is {classes[0]} or {classes[1]}{other})"
 
 
 def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:
@@ -356,10 +373,14 @@ def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:
         raise InputError(f"{path}: column {names[j]!r} {spread}")
 
 
-def _write_predictions(path: Path, rows: Rows, predictions: Sequence[float]) -> None:
+def _write_predictions(path: Path | None, table: Table, predictions: Sequence[float]) -> None:
+    """The rows of the table and their predictions, with the separator and the decimals of the table."""
+    if path is None:
+        return
     from attnc.records.files import replacing
 
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*rows[0], _PREDICTION])
-        writer.writerows([*row.values(), repr(value)] for row, value in zip(rows, predictions, strict=True))
+        writer = csv.writer(file, lineterminator="\n", delimiter=table.separator)
+        writer.writerow([*table.names, _PREDICTION])
+        for row, value in zip(table.rows, predictions, strict=True):
+            writer.writerow([*row.values(), repr(value).replace(".", table.decimal)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnc.incontext.settings import EXAMPLES
 from attnc.network.cards import head_picture, module_card
 from attnc.records.cards import folded, table
 
@@ -23,6 +24,12 @@ def learner_card(learner: InContext) -> str:
     settings, radius = learner.settings, vars(learner.settings.radius)
     about = "the coefficients after the last step, compared with the same algorithm in exact arithmetic"
     facts = [("the bound is for", about)]
+    facts += [
+        (
+            "number of examples",
+            f"up to {EXAMPLES:,}; error_bound(n) is the bound for n, `bound_` of an estimator for its own",
+        )
+    ]
     facts += [("features", f"{learner.features}{' and an intercept' * learner.intercept}")]
     facts += [
         (name.replace("_", " "), f"{getattr(learner, name):g}")

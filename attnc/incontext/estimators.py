@@ -36,7 +36,7 @@ from attnc.errors import DomainWarning, InputError, MissingExtraError
 from attnc.functions import Function
 from attnc.incontext.base import check_reached, with_ones
 from attnc.incontext.learner import gradient_descent
-from attnc.incontext.losses import Convergence, Loss, convergence, loss_named
+from attnc.incontext.losses import Loss, convergence, loss_named, too_few
 from attnc.incontext.settings import Radius, radius_of
 
 try:
@@ -108,7 +108,7 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         """Warn if exact gradient descent has not converged after the steps of the learner."""
         tolerance, eta = checked_positive("tol", self.tol), self.step_size_
         runs = (convergence(loss, x, y, self.n_iter_, eta, bool(self.intercept), tolerance) for y in labels)
-        self.convergence_ = max(runs, key=lambda run: run.gradient)
+        self.convergence_ = max(runs, key=lambda run: (run.separable, run.gradient))
         if not self.convergence_.reached:
             warnings.warn(too_few(self.convergence_), ConvergenceWarning, stacklevel=4)
 
@@ -129,9 +129,15 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         u = min(u, _poisson_reach(y)) if loss.name == "poisson" else u
         return Radius(2 * float(self.context_x_.abs().max()) or 1.0, float(y.abs().max()) or 1.0, w, u)
 
+    def __sklearn_tags__(self) -> Any:
+        """Sparse matrices, as of a OneHotEncoder, are taken: they become dense."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _query(self, x: Any, strict: bool | None = None) -> Tensor:
         check_is_fitted(self)
-        x = validate_data(self, x, reset=False, dtype=np.float64)
+        x = _dense(validate_data(self, x, reset=False, dtype=np.float64, accept_sparse=True))
         query = torch.tensor(self.x_scaler_.transform(x), dtype=self.context_x_.dtype)
         self._check_outside(query, x, self.strict if strict is None else strict)
         return query
@@ -206,9 +212,11 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
     becomes 0. `alpha`, δ, `step_size` and `radius` are in these units. `intercept` adds a feature 1, which no penalty counts.
 
     `fit` sets `learner_`, `step_size_`, `radius_`, `bound_` and `convergence_`, and warns if the largest entry of the gradient
-    after the last step exceeds `tol`: then `steps` are too few. `coef_` and `intercept_` are in the units of X and y.
-    `certified(X)` reports which rows the proof covers. Predictions for rows far outside the examples (more than twice their
-    largest standardised size) warn once (`strict=None`), raise (True) or are made without a word (False).
+    after the last step exceeds `tol`: then `steps` are too few. `bound_` is for these examples; `learner_.certificate.bound`,
+    which the card and the file of the learner state, is for up to 1,000 examples and larger. `coef_` and `intercept_` are in
+    the units of X and y. X may be a sparse matrix, which becomes dense. `certified(X)` reports which rows the proof covers.
+    Predictions for rows far outside the examples (more than twice their largest standardised size) warn once (`strict=None`),
+    raise (True) or are made without a word (False).
 
     >>> import numpy as np
     >>> from attnc.incontext.estimators import InContextRegressor
@@ -223,7 +231,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store the examples as the context and build the learner."""
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, accept_sparse=True)
         labels = np.asarray(y, dtype=np.float64)
         kind = _penalised(self.loss, self.alpha)
         if kind.name == "logistic":
@@ -233,7 +241,7 @@ class InContextRegressor(RegressorMixin, _InContext):  # type: ignore[misc]
         if self.standardise and kind.name != "poisson":
             scaler = StandardScaler().fit(labels[:, None])
             self.y_mean_, self.y_scale_ = float(scaler.mean_[0]), float(scaler.scale_[0])
-        self._store(x, (labels[None] - self.y_mean_) / self.y_scale_, kind)
+        self._store(_dense(x), (labels[None] - self.y_mean_) / self.y_scale_, kind)
         return self
 
     def predict(self, X: Any) -> Array:
@@ -279,7 +287,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store the examples as the context and build the learner."""
-        x, y = validate_data(self, X, y, dtype=np.float64)
+        x, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True)
         check_classification_targets(y)
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -288,7 +296,7 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
             )
         wanted = np.arange(len(self.classes_)) if len(self.classes_) > 2 else np.array([1])
         loss = replace(loss_named("logistic"), ridge=checked_nonnegative("alpha", self.alpha))
-        self._store(x, (index == wanted[:, None]).astype(np.float64), loss)
+        self._store(_dense(x), (index == wanted[:, None]).astype(np.float64), loss)
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -329,6 +337,11 @@ class InContextClassifier(ClassifierMixin, _InContext):  # type: ignore[misc]
         return self._unscaled()
 
 
+def _dense(x: Any) -> Array:
+    """The array of a sparse matrix."""
+    return cast(Array, x.toarray(order="C") if hasattr(x, "toarray") else x)
+
+
 def _penalised(loss: str | Loss | Function, alpha: Any) -> Loss:
     """The loss with the penalty alpha, if it is given."""
     kind = loss_named(loss)
@@ -338,14 +351,6 @@ def _penalised(loss: str | Loss | Function, alpha: Any) -> Loss:
     if isinstance(loss, str) and "(" in loss and kind.name in ("ridge", "lasso"):
         raise InputError(f"loss={loss!r} and alpha={alpha!r}: give the weight of the penalty once")
     return replace(kind, lasso=level) if kind.name == "lasso" else replace(kind, ridge=level)
-
-
-def too_few(found: Convergence) -> str:
-    """Why the steps are too few, and what to do."""
-    after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
-    if found.enough is not None:
-        return f"{after}: use steps={found.enough}"
-    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"
 
 
 def _poisson_reach(y: Tensor) -> float:

@@ -7,6 +7,7 @@ The gradient of the mean loss at w is (1/n) Σ r_i x_i + λw, where
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from attnc.functions.library import LIPSCHITZ, pinball
 from attnc.network.literal.steps import VALUES
 
 DEFAULTS = {"ridge": 0.01, "lasso": 0.01, "huber": 1.35, "quantile": 0.5}
-NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic", "poisson", "huber(δ)", "quantile(τ)")
+NAMES = ("squared", "ridge(λ)", "lasso(λ)", "logistic(λ)", "poisson", "huber(δ)", "quantile(τ)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,9 @@ class Loss:
 
     def check_labels(self, y: Array | Tensor) -> None:
         """Raise if a label does not fit the loss."""
-        given = torch.as_tensor(y)
+        given = (
+            y if isinstance(y, Tensor) else torch.from_numpy(np.array(y))
+        )  # a column of pandas is read-only
         wrong = given[~VALUES[self.labels](given)]
         if len(wrong):
             raise InputError(f"the {self.name} loss takes {self.labels}: got {float(wrong[0]):g}")
@@ -74,7 +77,7 @@ class Loss:
 
 def loss_named(given: str | Loss | Function) -> Loss:
     """A loss by name: "ridge(0.1)", "huber"; a `Function` is the derivative of a loss of the residual. By default ridge and lasso
-    have λ = 0.01, huber δ = 1.35, quantile τ = 0.5.
+    have λ = 0.01, huber δ = 1.35, quantile τ = 0.5; logistic has no penalty, and "logistic(λ)" a ridge.
 
     >>> loss_named("ridge(0.5)").ridge, loss_named("huber(1)").function.label
     (0.5, 'clip(-1,1)')
@@ -96,6 +99,8 @@ def loss_named(given: str | Loss | Function) -> Loss:
             return Loss("squared")
         case "logistic", None:
             return Loss("logistic", sigmoid())
+        case "logistic", float() if 0 <= number < math.inf:
+            return Loss("logistic", sigmoid(), ridge=number)
         case "poisson", None:
             return Loss("poisson", exp())
         case "ridge", float() if 0 <= number < math.inf:
@@ -107,8 +112,10 @@ def loss_named(given: str | Loss | Function) -> Loss:
         case "quantile", float() if 0 < number < 1:  # its derivative jumps at 0: sigmoid(s/h) - τ is smooth
             note = f"the jump of the quantile loss at 0 is smoothed: sigmoid(s/0.1) - {number:g}"
             return Loss(f"quantile({number:g})", pinball(number, 0.1), of_residual=True, note=note)
+    near = difflib.get_close_matches(name or str(given), [known.partition("(")[0] for known in NAMES], 1)
+    meant = f" (did you mean {near[0]!r}?)" if near and near[0] != name else ""
     raise InputError(
-        f"loss={given!r}: accepted are {', '.join(NAMES)} with λ >= 0, δ > 0, 0 < τ < 1, an attnc.Function ψ, or an "
+        f"loss={given!r}{meant}: accepted are {', '.join(NAMES)} with λ >= 0, δ > 0, 0 < τ < 1, an attnc.Function ψ, or an "
         "attnc.incontext.Loss"
     )
 
@@ -143,17 +150,19 @@ _LEAST_TRIED = 5000
 @dataclass(frozen=True)
 class Convergence:
     """What is left of the gradient after `steps` of exact gradient descent, and the steps that reach the tolerance (None: more
-    than were tried)."""
+    than were tried). If the labels are `separable` and nothing penalises the coefficients, these grow without end, and no number
+    of steps is enough."""
 
     steps: int
     gradient: float
     tolerance: float
     enough: int | None
     tried: int
+    separable: bool = False
 
     @property
     def reached(self) -> bool:
-        return self.gradient <= self.tolerance
+        return self.gradient <= self.tolerance and not self.separable
 
 
 def convergence(
@@ -173,7 +182,31 @@ def convergence(
             after = exact_step(loss, x, y, w, step_size, intercept)
             gradient = float(np.abs(w - after).max()) / step_size
             first = gradient if t == steps else first
-            if t >= steps and not gradient > tolerance:
+            reached = t >= steps and not gradient > tolerance
+            if (t in (steps, most) or reached) and separates(loss, x, y, w):
+                return Convergence(steps, first, tolerance, None, t, separable=True)
+            if reached:
                 return Convergence(steps, first, tolerance, t, most)
             w = after
     return Convergence(steps, first, tolerance, None, most)
+
+
+def separates(loss: Loss, x: Array, y: Array, w: Array) -> bool:
+    """Whether w·x is positive for the label 1 and negative for 0, with the logistic loss and no penalty: then 2w fits better
+    than w, 3w better than 2w, and no coefficients are the best."""
+    if loss.name != "logistic" or loss.ridge > 0 or loss.lasso > 0:
+        return False
+    return bool(((2 * y - 1) * (x @ w) > 0).all())
+
+
+def too_few(found: Convergence) -> str:
+    """Why the steps are too few, and what to do."""
+    if found.separable:
+        return (
+            "the labels are separable, so larger coefficients always fit better and no number of steps is enough: use "
+            "alpha=0.01 or another positive number"
+        )
+    after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
+    if found.enough is not None:
+        return f"{after}: use steps={found.enough}"
+    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"

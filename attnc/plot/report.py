@@ -1,4 +1,4 @@
-"""report: one HTML page about a head or a network, with its picture, its certificate and what was proved, and no other file."""
+"""report: one HTML page about a head, a network or a learner: its picture, its certificate and what was proved."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from html import escape
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
+from attnc.incontext import Learner
 from attnc.network.head import Head
 from attnc.network.network import Network
 from attnc.plot.canvas import DOTS_PER_INCH, require_matplotlib
 from attnc.plot.heads import AnyFunction
 from attnc.plot.heads import head as draw_head
+from attnc.plot.learning import learning as draw_learning
 from attnc.plot.network import network as draw_network
 from attnc.pretrained.verify import verify
 from attnc.records.cards import folded, table
@@ -34,10 +37,21 @@ _STYLE = (
 _MOST_ANCHORS = 64  # that are listed
 
 
-def report(x: Head | Network, path: str | os.PathLike[str], *, f: AnyFunction | None = None) -> Verdict:
-    """Write an HTML page about a head or a network: its picture, what was proved, the certificate, the verdict of the independent
-    checker, which runs now, and how to use it. The page needs no other file and runs no script. `f` is needed only if
-    the function of a head is not registered. Returns the verdict.
+Subject = Head | Network | Learner
+Examples = tuple[Tensor, Tensor]
+
+
+def report(
+    x: Subject,
+    path: str | os.PathLike[str],
+    *,
+    f: AnyFunction | None = None,
+    context: Examples | None = None,
+) -> Verdict:
+    """Write an HTML page about a head, a network or a learner: its picture, what was proved, the certificate, the verdict of the
+    independent checker, which runs now, and how to use it. The page needs no other file and runs no script. `f` is needed only if
+    the function of a head is not registered. `context` are the examples (x, y) of a learner, for its picture; without them the
+    page of a learner has none. Returns the verdict.
 
     >>> import attnc, attnc.plot, pathlib, tempfile
     >>> page = pathlib.Path(tempfile.mkdtemp()) / "tanh.html"
@@ -48,13 +62,16 @@ def report(x: Head | Network, path: str | os.PathLike[str], *, f: AnyFunction | 
     """
     page_name(path)
     require_matplotlib()
-    if not isinstance(x, (Head, Network)):
-        raise InputError(f"plot.report takes a Head or a Network: got {type(x).__name__}")
+    if not isinstance(x, (Head, Network, Learner)):
+        raise InputError(
+            f"plot.report takes a Head, a Network or a Learner (learner_ of an estimator): got {type(x).__name__}"
+        )
+    picture = _picture(x, f, context)
     began = time.perf_counter()
     verdict = verify(x, f if isinstance(f, (str, Function)) else None)
     seconds = time.perf_counter() - began
     with replacing(path) as temporary:
-        temporary.write_text(_page(x, verdict, seconds, f, Path(path).stem), encoding="utf-8")
+        temporary.write_text(_page(x, verdict, seconds, picture, Path(path).stem), encoding="utf-8")
     return verdict
 
 
@@ -64,15 +81,17 @@ def page_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"path={os.fspath(path)!r}: the name of a report must end in .html")
 
 
-def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | None, name: str) -> str:
+def _page(x: Subject, verdict: Verdict, seconds: float, picture: str | None, name: str) -> str:
     subject = x.certificate.facts.get("function", "A network") if isinstance(x, Head) else "A network"
+    if isinstance(x, Learner):
+        subject = f"Gradient descent on the {x.loss.name} loss"
     title = f"{subject} as softmax attention"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_lead(x))}</p>",
-        f"<img alt='{escape(_alt(x))}' src='data:image/png;base64,{_picture(x, f)}'>",
+        "" if picture is None else f"<img alt='{escape(_alt(x))}' src='data:image/png;base64,{picture}'>",
         "<h2>What was proved</h2>",
-        *(f"<p>{escape(line)}</p>" for line in _statement(x.certificate)),
+        *(f"<p>{escape(line)}</p>" for line in _statement(x.certificate, x.why_not_certified())),
         x._repr_html_(),
         "<h2>The second proof</h2>",
         f"<p>{_checked(verdict, seconds)}</p>",
@@ -87,12 +106,17 @@ def _page(x: Head | Network, verdict: Verdict, seconds: float, f: AnyFunction | 
     return f"{head}{view}<style>{_STYLE}</style></head><body>{''.join(parts)}</body></html>"
 
 
-def _lead(x: Head | Network) -> str:
+def _lead(x: Subject) -> str:
     if isinstance(x, Head):
         count = x.key.shape[1] * x.heads
         return (
             f"One softmax attends from a number s to {count} anchors, which are stored keys and values. The weighted sum of the "
             "values is the result. There is no other nonlinearity, and nothing was trained: the anchors were computed."
+        )
+    if isinstance(x, Learner):
+        return (
+            f"The forward pass of this attention network runs {x.steps} steps of gradient descent on the examples in its input. "
+            "Its weights are fixed: they were computed, not trained, and are the same for every data set."
         )
     return (
         "Affine maps and softmax attention over anchors, which are stored keys and values. There is no other nonlinearity, and "
@@ -100,14 +124,18 @@ def _lead(x: Head | Network) -> str:
     )
 
 
-def _alt(x: Head | Network) -> str:
+def _alt(x: Subject) -> str:
     if isinstance(x, Head):
         return "the function and the head, the error below its bound, and the attention weights"
+    if isinstance(x, Learner):
+        return "the coefficients after every step, and the attention weights of the first and the last step"
     return "the heads of each layer, the attention of its neurons, and the bounds of the errors"
 
 
-def _statement(certificate: Certificate) -> list[str]:
-    """What the certificate says, in sentences."""
+def _statement(certificate: Certificate, changed: str | None) -> list[str]:
+    """What the certificate says, in sentences; nothing if it does not apply any more."""
+    if certificate.proved and changed is not None:
+        return [f"Nothing of what runs now: the certificate does not apply, because {changed}."]
     where = f"every {certificate.dtype} input of {certificate.holds_for}"
     if isinstance(certificate.holds_for, Interval):
         where = f"every {certificate.dtype} number s from {certificate.holds_for.lo:g} to {certificate.holds_for.hi:g}"
@@ -115,9 +143,14 @@ def _statement(certificate: Certificate) -> list[str]:
         return [
             f"Nothing: the status of the error is {certificate.status}. {dict(certificate.rows())['bound']}."
         ]
+    claim = f"For {where}, what this computes in {certificate.dtype} differs from the exact value by at most"
+    if certificate.subject == "learner":
+        claim = (
+            f"For every {certificate.holds_for} on which the step size does not diverge, the Euclidean distance of the "
+            f"coefficients, as {certificate.dtype} computes them, to those of exact gradient descent is at most"
+        )
     return [
-        f"For {where}, what this computes in {certificate.dtype} differs from the exact value by at most "
-        f"{at_most(certificate.bound)}.",
+        f"{claim} {at_most(certificate.bound)}.",
         f"Of this, {at_most(certificate.approximation)} is the error in exact arithmetic, and {at_most(certificate.rounding)} is "
         "what the rounding of the executed operations can add. Each is a worst case of its own, so that their sum can exceed the "
         "bound. This is a theorem about the stored numbers, proved by ball "
@@ -136,15 +169,26 @@ def _checked(verdict: Verdict, seconds: float) -> str:
     return "The independent checker did not prove the bound:"
 
 
-def _picture(x: Head | Network, f: AnyFunction | None) -> str:
-    figure = draw_head(x, f=f) if isinstance(x, Head) else draw_network(x)
+def _picture(x: Subject, f: AnyFunction | None, context: Examples | None) -> str | None:
+    if isinstance(x, Learner):
+        if context is None:
+            return None
+        figure = draw_learning(x, x=context[0], y=context[1])
+    else:
+        figure = draw_head(x, f=f) if isinstance(x, Head) else draw_network(x)
     written = io.BytesIO()
     figure.savefig(written, format="png", dpi=DOTS_PER_INCH)
     return base64.b64encode(written.getvalue()).decode("ascii")
 
 
-def _usage(x: Head | Network, name: str) -> str:
+def _usage(x: Subject, name: str) -> str:
     dtype = x.certificate.dtype
+    if isinstance(x, Learner):
+        return (
+            f"import attnc, torch\n\nlearner = attnc.load({f'{name}.safetensors'!r})   # the file that -o or learner.save(…) "
+            f"wrote\nx, y = torch.rand(9, {x.features}, dtype=torch.{dtype}), torch.zeros(9, dtype=torch.{dtype})\n"
+            "learner(x, y, x[:2])   # predictions for two rows\nprint(learner.certificate)\nprint(attnc.verify(learner))"
+        )
     shape = "3" if isinstance(x, Head) else ", ".join(map(str, (3, *x.program.shape)))
     file = repr(f"{name}.safetensors")
     return (
@@ -153,7 +197,7 @@ def _usage(x: Head | Network, name: str) -> str:
     )
 
 
-def _numbers(x: Head | Network) -> str:
+def _numbers(x: Subject) -> str:
     """The anchors of a small head: its position, key and value."""
     if not isinstance(x, Head) or x.heads > 1 or x.key.shape[1] > _MOST_ANCHORS:
         return ""

@@ -300,7 +300,7 @@ def test_without_scikit_learn(run: Any, data: Path, monkeypatch: pytest.MonkeyPa
         ("a,b\n1,2\n3,4\n", "no column 'y'"),
         ("a,y\n1,2\n3,4,5\n", "row 2 has 3 cells"),
         ("a,y\n1,2\n3\n", "row 2 has 1 cells"),
-        ("a;y\n1;2\n3;4\n", "'a;y'"),
+        ("a;y\n1;2\n3;4;5\n", "row 2 has 3 cells"),
         ("a,a,y\n1,2,3\n", "column 2 is named 'a'"),
         ("a,,y\n1,2,3\n", "column 2 is named ''"),
         ("y\n1\n2\n", "0 features"),
@@ -460,3 +460,164 @@ def test_targets_of_two_values(zero: str, one: str, tmp_path: Path, run: Any) ->
     assert f"{one} counts as 1" in words(run("learn", file, "--target", "y", "--steps", 5).out)
     if zero == "no":
         refused(run("learn", file, "--target", "y", "--loss", "squared", "--json"), "InputError", "'y'")
+
+
+STUDENTS = "hours,sleep,passed\n1,7,no\n2,6,no\n3,8,yes\n4,5,no\n5,7,yes\n6,8,yes\n"
+
+
+def students(folder: Path, *changes: tuple[str, str]) -> Path:
+    """The file of six students, whose labels a line separates, with some changes."""
+    text = STUDENTS
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file = folder / "students.csv"
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        ([], ("--target", "pass"), ("'pass'", "'passed'")),
+        ([], ("--target", "Passed "), ("'passed'",)),
+        ([], ("--loss", "ridg"), ("--loss ridg", "'ridge'")),
+        ([("2,6,no", "x,6,no")], ("--loss", "ridg"), ("--loss ridg",)),
+        ([], ("--loss", "squared"), ("'no' and 'yes'", "--loss logistic")),
+        ([("2,6,no", "2,,no")], (), ("row 2, column 'sleep' is ''", "missing", "--missing drop")),
+        ([("2,6,no", "2,6,")], (), ("row 2, column 'passed' is ''", "missing", "--missing drop")),
+        ([("2,6,no", "2,6,NA"), ("3,8", "n/a,8")], (), ("'NA'", "2 of 6 rows")),
+        ([("2,6,no", "2,6,maybe")], (), ("3 different words", "'maybe'", "InContextClassifier")),
+        ([("3,8,yes", "3,8,Yes"), ("5,7,yes", "5,7,YES ")], (), ("'YES', 'Yes', 'yes'",)),
+        ([("yes", "no")], (), ("'passed'", "'no' in every row")),
+        ([("yes", "1"), ("no", "1")], ("--loss", "logistic"), ("is 1 in every row", "two classes")),
+        ([("hours", "city"), ("1,7", "Bonn,7")], (), ("row 1, column 'city' is 'Bonn'", "--drop 'city'")),
+        ([("1,7", '"1,5",7')], (), ("row 1, column 'hours' is '1,5'", "1.5", "--decimal ,")),
+        ([("yes", '"1,5"'), ("no", '"2,5"')], (), ("row 1, column 'passed' is '2,5'", "2.5")),
+        ([("1,7", "1,5,7")], (), ("row 1 has 4 cells", "1.5")),
+        ([("2,6,no", "2,6,4")], (), ("row 1, column 'passed' is 'no'",)),
+        ([], ("--drop", "slep"), ("'slep'", "'sleep'")),
+        ([], ("--drop", "passed"), ("'passed'",)),
+        ([], ("--drop", "hours", "--drop", "sleep"), ("0 features",)),
+        ([], ("--missing", "fill"), ("--missing fill", "drop")),
+        ([], ("--decimal", ";"), ("--decimal",)),
+        ([("1,7", "1.5,7")], ("--decimal", ","), ("'1.5'", "--decimal")),
+    ],
+)
+def test_each_mistake_has_a_message_of_its_own(
+    run: Any, tmp_path: Path, changes: Any, options: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    file = students(tmp_path, *changes)
+    target = () if "--target" in options else ("--target", "passed")
+    ran = run("learn", file, *target, *options, "--json")
+    refused(ran, "InputError", *said)
+    assert "1e+100" not in ran.json["error"]["message"]
+
+
+def test_columns_of_words_are_all_named(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("city,a,home town,y\nBonn,1,x,1.5\nRome,2,y,2.5\nOslo,4,x,3\n")
+    ran = run("learn", file, "--target", "y", "--json")
+    refused(ran, "InputError", "'city', 'home town'", "'Bonn' in row 1", "--drop city --drop 'home town'")
+    options = ("--drop", "city", "--drop", "home town", "--steps", 3, "--json")
+    assert [*run("learn", file, "--target", "y", *options).json["coefficients"]] == ["a"]
+
+
+def test_rows_with_missing_values_are_left_out(run: Any, tmp_path: Path) -> None:
+    """Those of the query too; a message about another cell keeps the row of the file."""
+    options = ("--target", "passed", "--steps", 3, "--missing", "drop")
+    whole = run("learn", students(tmp_path), *options, "--json").json
+    file = students(tmp_path, ("3,8,yes", "3,8,yes\n,1,no\n2,3,NaN"))
+    out = tmp_path / "out.csv"
+    ran = run("learn", file, *options, "--predictions", out, "--json")
+    assert (ran.json["examples"], ran.json["left_out"], whole["left_out"]) == (6, 2, 0)
+    assert ran.json["coefficients"] == whole["coefficients"]
+    assert len(out.read_text().splitlines()) == 7
+    assert "2 rows with missing values left out" in words(run("learn", file, *options).out)
+    new = tmp_path / "new.csv"
+    new.write_text("hours,sleep\n1,7\n,8\n")
+    ran = run("learn", students(tmp_path), *options, "--query", new, "--json").json
+    assert (len(ran["predictions"]), ran["left_out"], ran["query_left_out"]) == (1, 0, 1)
+    file = students(tmp_path, ("1,7,no", ",7,no"), ("5,7", "five,7"))
+    refused(run("learn", file, *options, "--json"), "InputError", "row 5, column 'hours' is 'five'")
+    file = students(tmp_path, ("sleep", "slept"), *((f"{i},", ",") for i in range(1, 7)))
+    refused(run("learn", file, *options, "--json"), "InputError", "0 of 6 rows")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators_and_decimal_commas(run: Any, tmp_path: Path, separator: str) -> None:
+    options = ("--target", "passed", "--steps", 3)
+    plain = run("learn", students(tmp_path), *options, "--json").json
+    file = tmp_path / "other.csv"
+    file.write_text(STUDENTS.replace(",", separator))
+    assert run("learn", file, *options, "--json").json["coefficients"] == plain["coefficients"]
+    file.write_text(STUDENTS.replace(",", separator).replace("8", "8,0"))
+    refused(run("learn", file, *options, "--json"), "InputError", "'8,0'", "--decimal ,")
+    out = tmp_path / "out.csv"
+    ran = run("learn", file, *options, "--decimal", ",", "--predictions", out, "--json")
+    assert ran.json["coefficients"] == plain["coefficients"]
+    last = out.read_text().splitlines()[3].split(separator)
+    assert last[:3] == ["3", "8,0", "yes"]
+    assert float(last[3].replace(",", ".")) == plain["predictions"][2]
+
+
+def test_numbers_with_a_decimal_comma_are_no_classes(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("a;y\n1;1,5\n2;2,5\n4;1,5\n5;3,5\n6;4\n")
+    options = ("--target", "y", "--steps", 3, "--json")
+    assert run("learn", file, *options, "--decimal", ",").json["loss"] == "squared"
+    file.write_text("a;y\n1;1,5\n2;2,5\n4;1,5\n")
+    assert (
+        run("learn", file, "--target", "y", "--decimal", ",", "--steps", 3, "--json").json["loss"]
+        == "squared"
+    )
+
+
+def test_the_bound_of_the_file_is_said_beside_that_for_the_examples(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "learner.safetensors"
+    options = ("--target", "passed", "--steps", 3, "--force", "-o", path)
+    record = run("learn", students(tmp_path), *options, "--json").json
+    said = words(run("learn", students(tmp_path), *options).out)
+    assert record["bound"] < record["certificate_bound"]
+    assert (
+        f"{record['bound']:g} (for these 6 examples; {record['certificate_bound']:g} for up to 1,000)" in said
+    )
+    assert f"{record['certificate_bound']:.4g}" in words(run("verify", path).out)
+
+
+def test_a_loss_that_is_given_says_which_class_counts_as_1(run: Any, tmp_path: Path) -> None:
+    options = ("--target", "passed", "--steps", 3, "--loss", "logistic")
+    assert "yes counts as 1" in words(run("learn", students(tmp_path), *options).out)
+
+
+def test_separable_labels_get_no_advice_about_steps(run: Any, tmp_path: Path) -> None:
+    file = students(tmp_path)
+    for steps in (2, 100):
+        ran = run("learn", file, "--target", "passed", "--steps", steps, "--json").json
+        assert (ran["separable"], ran["converged"], ran["enough_steps"]) == (True, False, None)
+    said = words(run("learn", file, "--target", "passed").out)
+    assert "use --steps" not in said and "separable" in said and "'logistic(0.01)'" in said
+    ran = run("learn", file, "--target", "passed", "--loss", "logistic(0.01)", "--json").json
+    assert (ran["loss"], ran["separable"]) == ("logistic(0.01)", False)
+    mixed = students(tmp_path, ("1,7,no", "1,7,no\n1,7,yes"))
+    assert not run("learn", mixed, "--target", "passed", "--json").json["separable"]
+
+
+def test_a_penalty_of_the_logistic_loss_is_that_of_the_estimator(run: Any, tmp_path: Path) -> None:
+    from attnc.incontext import InContextClassifier
+
+    options = ("--target", "passed", "--steps", 200, "--loss", "logistic(0.1)", "--json")
+    record = run("learn", students(tmp_path), *options).json
+    x = [[float(cell) for cell in line.split(",")[:2]] for line in STUDENTS.splitlines()[1:]]
+    model = InContextClassifier(0.1, steps=200).fit(x, [0, 0, 1, 0, 1, 1])
+    assert [*record["coefficients"].values()] == pytest.approx(model.coef_[0], rel=1e-9)
+    assert (record["converged"], record["status"]) == (True, "proved")
+    assert record["sklearn"]["distance"] < 1e-3
+
+
+def test_a_constant_column_is_said_to_be_ignored(run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("a,c,y\n1,3,2\n2,3,4\n3,3,9\n")
+    assert "c 0 0 (constant, ignored)" in words(run("learn", file, "--target", "y", "--steps", 3).out)
+    ran = run("learn", file, "--target", "y", "--steps", 3, "--no-standardise")
+    assert "ignored" not in ran.out

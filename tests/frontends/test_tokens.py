@@ -107,6 +107,15 @@ def test_integers_as_tokens_and_causality() -> None:
         _ = p.length
 
 
+def test_the_error_of_an_index_names_the_call_that_reads_a_position(p: ProgramBuilder) -> None:
+    with pytest.raises(InputError) as caught:
+        p.tokens[1]
+    assert "p.get(p.indices == 1, p.tokens)" in str(caught.value)
+    assert p.compile(p.get(p.indices == 1, p.tokens, default="-")).run("abc") == ["b"] * 3
+    with pytest.raises(InputError):
+        list(p.indices)
+
+
 @pytest.mark.parametrize(
     "bad",
     [

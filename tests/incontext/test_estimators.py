@@ -18,7 +18,7 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 from attnc.errors import AttncError, InputError
@@ -258,8 +258,59 @@ def test_too_few_steps_warn_and_name_those_that_suffice() -> None:
     assert InContextRegressor("squared", steps=enough).fit(X, Y).convergence_.reached  # and does not warn
     assert InContextRegressor("squared", steps=2, tol=10.0).fit(X, Y).convergence_.reached
     x = np.linspace(-1, 1, 20)[:, None]
-    with pytest.warns(ConvergenceWarning):  # the classes are separable: no number of steps is enough
-        assert InContextClassifier(0.0, steps=30).fit(x, x[:, 0] > 0).convergence_.enough is None
+    for steps in (30, 300):  # the classes are separable: no number of steps is enough
+        with pytest.warns(ConvergenceWarning, match="alpha=0.01") as caught:
+            found = InContextClassifier(0.0, steps=steps, tol=0.1).fit(x, x[:, 0] > 0).convergence_
+        assert found.separable and not found.reached and found.enough is None
+        assert "steps=" not in str(caught[0].message)
+    three = np.arange(20) // 7
+    with pytest.warns(
+        ConvergenceWarning, match="alpha=0.01"
+    ):  # a line separates the first and the last class only
+        assert InContextClassifier(0.0, steps=30).fit(x, three).convergence_.separable
+    assert not InContextClassifier(0.01, steps=500, tol=1e-3).fit(x, x[:, 0] > 0).convergence_.separable
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_read_only_target_does_not_warn() -> None:
+    """A column of a pandas DataFrame is one."""
+    y = Y.copy()
+    y.flags.writeable = False
+    assert (
+        InContextRegressor("squared", steps=5).fit(X, y).coef_
+        == InContextRegressor("squared", steps=5).fit(X, Y).coef_
+    ).all()
+
+
+def test_columns_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": Y})
+    model = InContextRegressor("squared", steps=5).fit(frame[["a", "b"]], frame.y)
+    assert (model.coef_ == InContextRegressor("squared", steps=5).fit(X[:, :2], Y).coef_).all()
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csc_array", "coo_array"])
+def test_sparse_matrices(kind: str) -> None:
+    x = np.where(np.abs(X) > 1, X, 0)
+    sparse = getattr(pytest.importorskip("scipy.sparse"), kind)(x)
+    a, b = (InContextRegressor(steps=5).fit(given, Y) for given in (sparse, x))
+    assert (a.coef_ == b.coef_).all() and (a.predict(sparse) == b.predict(x)).all()
+    assert a.certified(sparse).all()
+    c, d = (InContextClassifier(steps=5).fit(given, Y > 5) for given in (sparse, x))
+    assert (c.predict_proba(sparse) == d.predict_proba(x)).all()
+
+
+def test_words_in_a_pipeline() -> None:
+    cities = np.array(["Bonn", "Rome"])[(Y > 5).astype(int)][:, None]
+    model = make_pipeline(OneHotEncoder(), InContextRegressor(steps=50)).fit(cities, Y)
+    means = [Y[(Y > 5) == warm].mean() for warm in (False, True)]
+    assert model.predict([["Bonn"], ["Rome"]]) == pytest.approx(means, rel=0.05)
+
+
+def test_the_card_says_for_how_many_examples_its_bound_is() -> None:
+    model = InContextRegressor(steps=5).fit(X, Y)
+    assert model.bound_ < model.learner_.certificate.bound
+    assert "up to 1,000" in model.learner_._repr_html_()
 
 
 def test_the_estimators_are_listed() -> None:

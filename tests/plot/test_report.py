@@ -70,7 +70,8 @@ def test_a_changed_head_and_a_measured_one_are_not_called_proved(tmp_path: Path,
     with torch.no_grad():
         changed.value.add_(1)
     assert not attnc.plot.report(changed, path)
-    assert ">proved<" not in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    assert ">proved<" not in text and "differs from the exact value" not in text
 
     def bend(s: torch.Tensor) -> torch.Tensor:
         return torch.tanh(s)
@@ -86,3 +87,22 @@ def test_refusals(given: Any, name: str, tmp_path: Path, tanh: attnc.Head) -> No
     with pytest.raises(InputError):
         attnc.plot.report(tanh if given == "head" else given, tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_the_page_of_a_learner(loss: str, tmp_path: Path) -> None:
+    import attnc.incontext
+
+    learner = attnc.incontext.gradient_descent(loss, features=1, steps=3, step_size=0.5, dtype=torch.float64)
+    x, y = torch.tensor([[1.0], [-1.0]], dtype=torch.float64), torch.tensor([1.0, 0.0], dtype=torch.float64)
+    path = tmp_path / "learner.html"
+    for context, pictures in (None, 0), ((x, y), 1):
+        assert attnc.plot.report(learner, path, context=context).status == "proved"
+        text = path.read_text(encoding="utf-8")
+        assert sum(tag == "img" for tag, _ in Page(text).tags) == pictures
+        assert "exact gradient descent" in text and "up to 1,000 examples" in text
+    with torch.no_grad():
+        learner.reading.value.mul_(2)
+    assert not attnc.plot.report(learner, path)
+    text = path.read_text(encoding="utf-8")
+    assert ">proved<" not in text and "is at most" not in text

@@ -88,6 +88,14 @@ class Variable(_Comparable):
         """The function of its value, at each position."""
         return self.builder.map(function, self, name=name)
 
+    def __getitem__(self, position: object) -> Any:
+        name = "p.tokens" if self.node == self.builder.tokens.node else "x"
+        at = position if isinstance(position, int) and position >= 0 else 0
+        raise InputError(
+            f"{name}[{position!r}]: a variable has a value at each position and cannot be indexed. To read it at one position, "
+            f"use p.get(p.indices == {at}, {name}), p being the program"
+        )
+
     def _compare(self, sign: str, other: Any) -> Variable | Where:
         if isinstance(other, Query):
             return self.builder.pair(self, other.variable, _COMPARE[sign], f"key {sign} query")
