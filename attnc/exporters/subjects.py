@@ -19,7 +19,7 @@ from attnc.check.literal import check_literal
 from attnc.domain import Ball, Box, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.exporters.model_inputs import example_of, tensors_of, varied
-from attnc.exporters.token_sequences import sequences_of
+from attnc.network.token_sequences import sequences_of
 from attnc.frontends.transformers import Call, example_call
 from attnc.incontext.base import InContext
 from attnc.network.altered import why_changed
