@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnc.errors import ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.attention_only import Block
-from attnc.network.token_sequences import sequences_of
 from attnc.exporters.transformer_lens import boot, lens_library
 from attnc.network.running import can_look
+from attnc.network.token_sequences import sequences_of
 from attnc.network.tokens import TokenNetwork
 from attnc.program.tokens import Value
 
@@ -30,8 +30,8 @@ class TokenLens:
     `lens(ids)`, `run`, `run_with_cache` and `run_with_hooks` take token ids as the network does, and add BOS. `bridge` is the
     TransformerBridge, for functions of TransformerLens; its input is `with_bos(ids)`: ids with BOS, id V, in front. It raises
     without BOS. `coordinates` are the names of the residual stream, `layout` maps groups of them to slices, `heads` are the names
-    of the heads of each block, `outputs` the values of the logits. `difference` is the largest |logit - logit of the network| over
-    the `compared` sequences; the output tokens were equal at every position.
+    of the heads of each block, `outputs` the values of the logits. `difference` is the largest |logit - logit of the network|
+    over the `compared` sequences; the output tokens were equal at every position.
 
     >>> from attnc import zoo
     >>> net = zoo.load("induction")

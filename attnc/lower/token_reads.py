@@ -66,8 +66,8 @@ def beside(reads: Sequence[Read]) -> Read:
 class Scalar:
     """A number of the stream and what it stands for: at points[i] it has labels[i]. `of` identifies it.
 
-    `count` names the function that the labels are if the points are 1/(1 + c) for counts c, else it is empty. `shown`, if there is
-    one, is the name of a variable that grows with the number, and its value at each point: steps are named by it."""
+    `count` names the function that the labels are if the points are 1/(1 + c) for counts c, else it is empty. `shown`, if there
+    is one, is the name of a variable that grows with the number, and its value at each point: steps are named by it."""
 
     of: object
     name: str
@@ -174,7 +174,7 @@ class StreamPlan:
         return self.identity(out, layer + 1)
 
     def _distinct(self, role: HeadRole, names: Sequence[str]) -> tuple[HeadRole, Sequence[str]]:
-        """A head and its coordinates with a number in their names if a head of its kind, or a coordinate, has the name already."""
+        """A head and its coordinates, numbered in their names if a head of its kind, or a coordinate, has the name already."""
         for number in itertools.count(1):
             name = role.name if number == 1 else f"{role.name} ({number})"
             new = [text.replace(role.name, name, 1) for text in names] if role.name else list(names)
@@ -191,7 +191,8 @@ class StreamPlan:
         return layer
 
     def step(self, scalar: Scalar, lo: Fraction, hi: Fraction) -> Read:
-        """The bit [s >= hi] for the number s of a scalar that is never between lo and hi: one head whose query is Λ(s - θ), with θ in the middle.
+        """The bit [s >= hi] for the number s of a scalar that is never between lo and hi: one head whose query is
+        Λ(s - θ), with θ in the middle.
 
         BOS has the score Λ(s - θ) and the value 1, all other keys score 0 and have the value 0. With half the distance h and
         Λ >= 5/4·gap/h the weight of BOS is exactly 1 or 0. Steps of the same s at the same place are shared (`of` says whose)."""

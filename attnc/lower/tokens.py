@@ -39,7 +39,7 @@ from attnc.program.tokens import (
     TokenProgram,
     Value,
 )
-from attnc.program.tokens.program import numbers, whole
+from attnc.program.tokens.program import numbers
 from attnc.records.tokens import HeadRole, TokenNumbers
 
 

@@ -260,8 +260,8 @@ class TokenNetwork(PreciseModule):
         return found
 
     def _run(self, ids: Tensor, lengths: Tensor, layers: int | None = None) -> Tensor:
-        """The stream after the first `layers`, or all. It is 0 at padding before every layer: keys and values there are 0, whatever a head
-        would write, so that 0 · value is 0 at every query."""
+        """The stream after the first `layers`, or all. It is 0 at padding before every layer: keys and values there are
+        0, whatever a head would write, so that 0 · value is 0 at every query."""
         padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
         x = self._embedded(ids).masked_fill(padding, 0)
         for layer in self._layers()[:layers]:
