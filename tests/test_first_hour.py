@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,23 @@ def test_conditions_of_tokens_that_never_hold() -> None:
     with pytest.warns(ConditionWarning, match=r"0, 1, 2, 3>"):
         assert p.interpret(p.count(p.indices == p.tokens.q), "ab") == [0, 0]
     assert p.interpret(p.count(p.tokens == "a"), "ab") == [1, 1]
+
+
+def test_comparisons_of_a_key_with_itself() -> None:
+    """A forgotten .q is noticed where the comparison is constant; others at one position are legitimate."""
+    p = attnc.tokens.program("abc", max_len=4)
+    t, i = p.tokens, p.indices
+    for compare in (lambda: i == i - 1, lambda: t == t, lambda: i.q < i.q + 1, lambda: 2 * i == 2 * i + 1):
+        with pytest.warns(ConditionWarning, match=r"i\.q - 1") as caught:
+            compare()
+        assert [w.filename for w in caught] == [__file__]
+    previous = p.get(i == i.q - 1, t, default="-")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert p.interpret(p.count(previous == t), "aab") == [1, 1, 1]
+        _ = (i == 2 * i - 1, i < 2 * i, previous != t, p.count(t == t.q) == i, i == p.length - 1)
+        one = attnc.tokens.program("a", max_len=1)
+        _ = one.tokens == one.tokens
 
 
 def test_queries_far_outside_the_examples() -> None:

@@ -19,7 +19,6 @@ from attnc.check.literal import check_literal
 from attnc.domain import Ball, Box, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.exporters.model_inputs import example_of, tensors_of, varied
-from attnc.exporters.token_sequences import sequences_of
 from attnc.frontends.transformers import Call, example_call
 from attnc.incontext.base import InContext
 from attnc.network.altered import why_changed
@@ -31,6 +30,7 @@ from attnc.network.norm import Norm, QuadraticHead
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.network.running import FULL, PreciseModule
+from attnc.network.token_sequences import sequences_of
 from attnc.network.tokens import TokenNetwork
 from attnc.pretrained.store import call_of, report_of
 from attnc.pretrained.verify import why_not_applicable

@@ -12,21 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnc.errors import ExportError, Problem, UnsupportedError
+from attnc.errors import ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.attention_only import Block
-from attnc.exporters.token_sequences import sequences_of
 from attnc.exporters.transformer_lens import boot, lens_library
+from attnc.network.running import can_look
+from attnc.network.token_sequences import sequences_of
 from attnc.network.tokens import TokenNetwork
 from attnc.program.tokens import Value
+
+_WEIGHTS = ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_U")  # of the bridge, and of TokenLens too
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenLens:
     """A token network in TransformerLens.
 
-    `bridge` is the TransformerBridge; its input is token ids with BOS, id V, in front (`with_bos`). `coordinates` are the names
-    of the residual stream, `heads` those of the heads of each block, `outputs` the values of the logits. `difference` is the
-    largest |logit - logit of the network| over the `compared` sequences; the output tokens were equal at every position.
+    `lens(ids)`, `run`, `run_with_cache` and `run_with_hooks` take token ids as the network does, and add BOS. `bridge` is the
+    TransformerBridge, for functions of TransformerLens; its input is `with_bos(ids)`: ids with BOS, id V, in front. It raises
+    without BOS. `coordinates` are the names of the residual stream, `layout` maps groups of them to slices, `heads` are the names
+    of the heads of each block, `outputs` the values of the logits. `difference` is the largest |logit - logit of the network|
+    over the `compared` sequences; the output tokens were equal at every position.
 
     >>> from attnc import zoo
     >>> net = zoo.load("induction")
@@ -36,6 +41,8 @@ class TokenLens:
     >>> logits, cache = lens.run_with_cache(net.encode("abcab")[None])
     >>> cache["pattern", 1][0, 0, 5]               # block 1, head 0; the last b attends to the c
     tensor([0., 0., 0., 1., 0., 0.])
+    >>> lens.block("induction"), lens.layout["previous"], lens.tokens(net.encode("ab"))
+    (1, slice(15, 20, None), ('BOS', 'a', 'b'))
     """
 
     bridge: Any
@@ -54,13 +61,44 @@ class TokenLens:
         """The values that the logits stand for."""
         return self.network.outputs
 
+    @property
+    def layout(self) -> dict[str, slice]:
+        """The coordinates of each variable: the name of a group of coordinates and its slice of the stream."""
+        return self.network.layout
+
+    def block(self, name: str) -> int:
+        """The number of the block of a head, by its name ("previous", or "0.0 previous" as `network.attention` has it)."""
+        found = {
+            i
+            for i, block in enumerate(self.heads)
+            for h, n in enumerate(block)
+            if name in (n, f"{i}.{h} {n}")
+        }
+        if len(found) != 1 or name == "unused":
+            known = ", ".join(
+                f"{i}.{h} {n}" for i, b in enumerate(self.heads) for h, n in enumerate(b) if n != "unused"
+            )
+            raise InputError(f"{len(found)} blocks have a head {name!r}: the heads are {known}")
+        return found.pop()
+
+    def tokens(self, ids: Tensor) -> tuple[str, ...]:
+        """The names of the positions for the ids of one sequence: BOS and the tokens."""
+        ids, _, _ = self.network._checked(ids, None)
+        if len(ids) != 1:
+            raise InputError(f"{len(ids)} sequences: give the ids of one")
+        return ("BOS", *(str(self.network.vocabulary[i]) for i in ids[0].tolist()))
+
     def with_bos(self, ids: Tensor) -> Tensor:
         """Token ids (batch, 1 + positions) for the bridge."""
         ids, _, _ = self.network._checked(ids, None)
         return torch.cat([ids.new_full((len(ids), 1), len(self.network.vocabulary)), ids], 1)
 
-    def __call__(self, ids: Tensor) -> Tensor:
+    def __call__(self, ids: Tensor, lengths: None = None) -> Tensor:
         """Logits (batch, positions, outputs) for token ids (batch, positions), as the network returns them."""
+        if lengths is not None:
+            raise InputError(
+                "lengths are not supported in TransformerLens: run sequences of one length in a batch, or use the network"
+            )
         logits: Tensor = self.bridge(self.with_bos(ids))[:, 1:]
         return logits
 
@@ -79,10 +117,29 @@ class TokenLens:
         logits: Tensor = self.bridge.run_with_hooks(self.with_bos(ids), fwd_hooks=list(fwd_hooks), **options)
         return logits[:, 1:]
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _WEIGHTS:
+            return getattr(self.bridge, name)
+        raise AttributeError(
+            f"TokenLens has no {name!r}: functions of TransformerLens take lens.bridge and lens.with_bos(ids)"
+        )
+
     def __repr__(self) -> str:
         cfg = self.bridge.cfg
         sizes = f"d_model {cfg.d_model}, d_head {cfg.d_head}, n_heads {cfg.n_heads}, n_layers {cfg.n_layers}"
         return f"TokenLens: {sizes}; largest difference {self.difference:.3g} at {self.compared:,} sequences"
+
+
+@dataclass(frozen=True)
+class _NeedsBos:
+    """A hook before the embedding of a bridge: ids without BOS in front would give other outputs, silently."""
+
+    bos: int
+
+    def __call__(self, module: Any, args: tuple[Any, ...]) -> None:
+        ids = args[0] if args else None
+        if isinstance(ids, Tensor) and can_look(ids) and not bool((ids[..., :1] == self.bos).all()):
+            raise InputError("the bridge takes ids with BOS in front: use lens.bridge(lens.with_bos(ids))")
 
 
 def token_lens(network: TokenNetwork) -> TokenLens:
@@ -97,6 +154,7 @@ def token_lens(network: TokenNetwork) -> TokenLens:
     ends = {"embed": numbers.tokens, "pos_embed": numbers.positions, "unembed": numbers.unembedding.T}
     dtype, causal = getattr(torch, numbers.dtype), network.program.causal
     bridge = boot(library, blocks, ends, len(numbers.positions), dtype, causal)
+    bridge.embed.register_forward_pre_hook(_NeedsBos(len(network.vocabulary)))
     most = max(len(block.heads) for block in blocks)
     heads = tuple((*block.heads, *["unused"] * (most - len(block.heads))) for block in blocks)
     return _compared(TokenLens(bridge, network, heads))

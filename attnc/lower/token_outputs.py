@@ -70,6 +70,6 @@ def pieces(plan: StreamPlan, scalar: Scalar, length: int) -> Read:
     for j in range(1, len(s)):
         jump = y[j] - y[j - 1] - slope * (s[j] - s[j - 1])
         if jump:
-            bit = plan.step(scalar.of, scalar.name, scalar.read, s[j - 1], s[j])
+            bit = plan.step(scalar, s[j - 1], s[j])
             total = total.plus(bit.times(np.array([[float(jump)]])))
     return total

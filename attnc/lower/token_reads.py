@@ -66,7 +66,8 @@ def beside(reads: Sequence[Read]) -> Read:
 class Scalar:
     """A number of the stream and what it stands for: at points[i] it has labels[i]. `of` identifies it.
 
-    `count` names the function that the labels are if the points are 1/(1 + c) for counts c, else it is empty."""
+    `count` names the function that the labels are if the points are 1/(1 + c) for counts c, else it is empty. `shown`, if there
+    is one, is the name of a variable that grows with the number, and its value at each point: steps are named by it."""
 
     of: object
     name: str
@@ -74,6 +75,13 @@ class Scalar:
     points: tuple[Fraction, ...]
     labels: tuple[Value, ...]
     count: str = ""
+    shown: tuple[str, Mapping[Fraction, Fraction]] | None = None
+
+    def step_name(self, lo: Fraction, hi: Fraction) -> str:
+        """The condition s >= hi for an s that is never between lo and hi."""
+        if self.shown is not None and self.shown[1][lo] < self.shown[1][hi]:
+            return f"{self.shown[0]} >= {_short(self.shown[1][hi])}"
+        return f"{self.name} >= {_short(hi)}"
 
     def ordered(self) -> Scalar:
         """The same with its points in order of size."""
@@ -112,6 +120,9 @@ class StreamPlan:
     steps: dict[tuple[object, Fraction], Read] = field(default_factory=dict)
     lookups: dict[tuple[object, bytes], Read] = field(default_factory=dict)
     indices: Read = field(default_factory=lambda: Read({}, 0))  # one-hot
+    taken: set[str | tuple[str, str]] = field(
+        default_factory=lambda: {"one", "bos"}
+    )  # names; kinds and names of heads
 
     @property
     def gap(self) -> float:
@@ -121,6 +132,7 @@ class StreamPlan:
     def block(self, *names: str) -> tuple[int, ...]:
         """New coordinates."""
         self.names += names
+        self.taken.update(names)
         return tuple(range(len(self.names) - len(names), len(self.names)))
 
     def identity(self, coordinates: Sequence[int], layer: int, exact: bool = True) -> Read:
@@ -155,11 +167,21 @@ class StreamPlan:
         default: Sequence[float],
     ) -> Read:
         """Add a head whose last dimension of scores is that of BOS."""
-        layer = self._place(query, key, value)
+        layer, (role, names) = self._place(query, key, value), self._distinct(role, names)
         out, zeros = self.block(*names), (0.0,) * (query.width - 1)
         ends = (*zeros, 2 * self.gap), (*zeros, 1.0)
         self.layers[layer].append(PlannedHead(role, query, key, value, out, tuple(default), *ends))
         return self.identity(out, layer + 1)
+
+    def _distinct(self, role: HeadRole, names: Sequence[str]) -> tuple[HeadRole, Sequence[str]]:
+        """A head and its coordinates, numbered in their names if a head of its kind, or a coordinate, has the name already."""
+        for number in itertools.count(1):
+            name = role.name if number == 1 else f"{role.name} ({number})"
+            new = [text.replace(role.name, name, 1) for text in names] if role.name else list(names)
+            if self.taken.isdisjoint([(role.kind, name), *new]):
+                self.taken.add((role.kind, name))
+                return replace(role, name=name), new
+        raise AssertionError("unreachable")
 
     def _place(self, *reads: Read) -> int:
         """The first layer in which all reads are known."""
@@ -168,19 +190,20 @@ class StreamPlan:
             self.layers.append([])
         return layer
 
-    def step(self, of: object, name: str, s: Read, lo: Fraction, hi: Fraction) -> Read:
-        """The bit [s >= hi] for an s that is never between lo and hi: one head whose query is Λ(s - θ), with θ in the middle.
+    def step(self, scalar: Scalar, lo: Fraction, hi: Fraction) -> Read:
+        """The bit [s >= hi] for the number s of a scalar that is never between lo and hi: one head whose query is
+        Λ(s - θ), with θ in the middle.
 
         BOS has the score Λ(s - θ) and the value 1, all other keys score 0 and have the value 0. With half the distance h and
         Λ >= 5/4·gap/h the weight of BOS is exactly 1 or 0. Steps of the same s at the same place are shared (`of` says whose)."""
-        middle = (lo + hi) / 2
+        of, middle = scalar.of, (lo + hi) / 2
         if (of, middle) not in self.steps:
             sharpness = 2.0
             while sharpness * float(hi - lo) / 2 < 1.25 * self.gap:
                 sharpness *= 2
-            q = s.times(np.array([[sharpness]])).plus(constant(-sharpness * float(middle)))
+            q = scalar.read.times(np.array([[sharpness]])).plus(constant(-sharpness * float(middle)))
             flag = Read({BOS: np.ones(1)}, 1)
-            label = f"{name} >= {_short(hi)}"
+            label = scalar.step_name(lo, hi)
             self.steps[of, middle] = self.add(HeadRole(label, "step"), q, flag, flag, [label], [1.0])
         return self.steps[of, middle]
 
@@ -207,9 +230,9 @@ class StreamPlan:
             keys = np.stack([kappa, kappa**2], 1)
             query = beside([scalar.read.times(np.array([[2 * sharpness]])), constant(-sharpness)])
             key, value = (self.indices.times(table[1:]) for table in (keys, values))
+            role, names = self._distinct(HeadRole(scalar.count, "anchor"), names)
             layer, out = self._place(query, key, value), self.block(*names)
             ends = (2 * sharpness, -sharpness), tuple(keys[0])
-            role = HeadRole(scalar.count, "anchor")
             self.layers[layer].append(PlannedHead(role, query, key, value, out, tuple(values[0]), *ends))
             self.lookups[asked] = self.identity(out, layer + 1)
         return self.lookups[asked]

@@ -15,7 +15,7 @@ Scores are whole multiples of the gap G. With a conjunction of m predicates, A a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -39,7 +39,7 @@ from attnc.program.tokens import (
     TokenProgram,
     Value,
 )
-from attnc.program.tokens.program import numbers, whole
+from attnc.program.tokens.program import numbers
 from attnc.records.tokens import HeadRole, TokenNumbers
 
 
@@ -100,33 +100,10 @@ class Lowering:
 
     def _table(self, atom: int, at: int) -> Array:
         """The one-hot value of a node for each value of its only atom."""
-        values = self._along(atom, at)
+        values = self.program.along(atom, at)
         found = np.zeros((len(values), len(self.domains[at])))
         found[np.arange(len(values)), [self.program.places[at][v] for v in values]] = 1
         return found
-
-    def _along(self, atom: int, at: int) -> list[Value]:
-        """The value of a node for each value of its only atom."""
-        found: dict[int, list[Value]] = {}
-        size = len(self.domains[atom])
-        for n in self.program.elementwise(at):
-            node = self.program.nodes[n]
-            if isinstance(node, (Map, Linear)):
-                rows = zip(*(found[arg] for arg in node.args), strict=True) if node.args else [()] * size
-                found[n] = [self._value(node, values) for values in rows]
-            else:
-                found[n] = list(self.domains[atom])
-        return found[at]
-
-    def _value(self, node: Map | Linear, values: Sequence[Value]) -> Value:
-        """The value of an elementwise node for values of its arguments."""
-        if isinstance(node, Linear):
-            terms = (c * Fraction(v) for c, v in zip(node.coefficients, values, strict=True))
-            return whole(node.constant + sum(terms, Fraction(0)))
-        place, places = 0, self.program.places
-        for arg, value in zip(node.args, values, strict=True):
-            place = place * len(places[arg]) + places[arg][value]
-        return node.table[place]
 
     def number(self, at: int) -> Read:
         """The value of a node of numbers as one function."""
@@ -157,7 +134,21 @@ class Lowering:
             return self._code(at, node)
         points = tuple(numbers(self.domains[arg]))
         labels = node.table if isinstance(node, Map) else self.domains[at]
-        return Scalar(arg, self._name(arg), self.number(arg), points, tuple(labels))
+        shown = self._shown(at, arg, points)
+        return Scalar(arg, self._name(arg), self.number(arg), points, tuple(labels), shown=shown)
+
+    def _shown(
+        self, at: int, arg: int, points: Sequence[Fraction]
+    ) -> tuple[str, Mapping[Fraction, Fraction]] | None:
+        """The name of a map and its numbers, if it grows with a sum that has no name."""
+        node, name = self.program.nodes[at], self.program.names[at]
+        if self.program.names[arg] or not name or not isinstance(node, Map):
+            return None
+        if not all(type(v) in (int, Fraction) for v in node.table):
+            return None
+        values = dict(zip(points, numbers(node.table), strict=True))
+        grows = all(values[a] <= values[b] for a, b in itertools.pairwise(sorted(points)))
+        return (name, values) if grows else None
 
     def _raw_scalar(self, atom: int, at: int) -> Scalar:
         """A function of one count, by 1/(1 + count), or of one mean."""
@@ -169,7 +160,7 @@ class Lowering:
         points = tuple(1 / (1 + x) for x in known) if isinstance(node, Count) else tuple(known)
         name = f"1/(1+{self._name(atom)})" if isinstance(node, Count) else self._name(atom)
         count = self._name(at) if isinstance(node, Count) else ""
-        return Scalar(atom, name, self._raw[atom], points, tuple(self._along(atom, at)), count)
+        return Scalar(atom, name, self._raw[atom], points, tuple(self.program.along(atom, at)), count)
 
     def _code(self, at: int, node: Map) -> Scalar:
         """Several arguments as one number, the place in the table for one order of them: that with the fewest changes."""
@@ -205,7 +196,7 @@ class Lowering:
             old, new = (places[label] for label in scalar.labels[j - 1 : j + 1])
             if old != new:
                 lo, hi = scalar.points[j - 1 : j + 1]
-                bit = self.plan.step(scalar.of, scalar.name, scalar.read, lo, hi)
+                bit = self.plan.step(scalar, lo, hi)
                 total = total.plus(bit.times((eye[new] - eye[old])[None]))
         return total
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from attnc.domain import Box, Interval, Tokens
-from attnc.errors import DomainWarning, InputError
+from attnc.errors import DomainWarning, InputError, Problem, UnsupportedError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Outside = Callable[[Tensor], "str | None"]  # the reason why an input lies outside a domain
@@ -58,6 +58,15 @@ class PreciseModule(nn.Module):
     def parameters_added(self) -> int:
         """The number of numbers that it stores, beside those of the model that it is a part of."""
         return sum(int(tensor.numel()) for tensor in self.state_dict().values())
+
+    def to_transformer_lens(self) -> Any:
+        """Raise, in modules that are not attention with fixed matrices: their literal form is."""
+        kind, reason = type(self).__name__, "has no literal form"
+        if hasattr(self, "as_self_attention"):
+            reason = "use its literal form: as_self_attention().to_transformer_lens()"
+        raise UnsupportedError(
+            "TransformerLens takes literal forms and token networks", [Problem(f"the {kind}", reason)]
+        )
 
     def _full_dtype(self) -> torch.dtype:
         return next(t.dtype for t in (*self.parameters(), *self.buffers()) if t.is_floating_point())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attnc.arithmetic import loose_products
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.altered import as_made, why_changed
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
-from attnc.network.token_text import description
+from attnc.network.token_effects import effects_of
+from attnc.network.token_text import description, layout_of
 from attnc.program.tokens import TokenProgram, Value
 from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE, seal
@@ -26,11 +27,21 @@ _CHUNK = 1 << 22  # attention weights held at once
 
 
 @as_made
+class TokenPattern(PreciseModule):
+    """scores ↦ softmax(scores): forward hooks see the scores (-inf where a key is masked) as the input and the attention pattern
+    as the output, both (batch, heads, queries, keys), BOS first. A hook that returns a tensor replaces the pattern."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """The attention weights."""
+        return torch.softmax(scores, -1)
+
+
+@as_made
 class TokenAttention(PreciseModule):
     """One layer: x + Σ_h softmax(xQ_h (xK_h)ᵀ) xV_h O_h, without scaling, biases or norms.
 
     `query` and `key` have the shape (heads, d_model, d_head), `value` (heads, d_model, d_value) and `output` (heads, d_value,
-    d_model)."""
+    d_model). `pattern` is the module of the softmax, for hooks."""
 
     def __init__(self, layer: TokenLayer, dtype: torch.dtype) -> None:
         super().__init__()
@@ -38,16 +49,18 @@ class TokenAttention(PreciseModule):
             tensor = torch.from_numpy(np.array(getattr(layer, name))).to(dtype)
             self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
         self.roles: tuple[HeadRole, ...] = layer.roles
+        self.pattern = TokenPattern()
 
-    def pattern(self, x: Tensor, hidden: Tensor | None) -> Tensor:
+    def weights(self, x: Tensor, hidden: Tensor | None) -> Tensor:
         """The attention weights (batch, heads, queries, keys); `hidden` marks keys that are masked."""
         q, k = x[:, None] @ self._matrix("query"), x[:, None] @ self._matrix("key")
         scores = q @ k.transpose(-1, -2)
-        return torch.softmax(scores if hidden is None else scores.masked_fill(hidden, -torch.inf), -1)
+        found: Tensor = self.pattern(scores if hidden is None else scores.masked_fill(hidden, -torch.inf))
+        return found
 
     def forward(self, x: Tensor, hidden: Tensor | None = None) -> Tensor:
         """The stream (batch, positions, d_model) after the layer."""
-        values = self.pattern(x, hidden) @ (x[:, None] @ self._matrix("value"))
+        values = self.weights(x, hidden) @ (x[:, None] @ self._matrix("value"))
         return x + (values @ self._matrix("output")).sum(1)
 
     def _matrix(self, name: str) -> Tensor:
@@ -56,7 +69,12 @@ class TokenAttention(PreciseModule):
         return found
 
     def numbers(self) -> TokenLayer:
-        """The stored numbers."""
+        """The stored numbers; raises if another module is in the place of the softmax, or beside it."""
+        if {name: type(part) for name, part in self._modules.items()} != {"pattern": TokenPattern}:
+            parts = ", ".join(f"{name}: {type(part).__name__}" for name, part in self._modules.items())
+            raise InputError(
+                f"a TokenAttention has one part, pattern: TokenPattern; it has {parts or 'none'}"
+            )
         q, k, v, o = (self._matrix(name).detach().double().numpy() for name in MATRICES)
         return TokenLayer(q, k, v, o, self.roles)
 
@@ -84,13 +102,19 @@ class TokenNetwork(PreciseModule):
         return self.program.vocabulary
 
     @property
+    def layout(self) -> dict[str, slice]:
+        """The coordinates of each variable: the name of a group of coordinates and its slice of the stream."""
+        return layout_of(self.coordinates, [role.name for layer in self._layers() for role in layer.roles])
+
+    @property
     def outputs(self) -> tuple[Value, ...]:
         """The output values, in the order of the logits."""
         return self.program.domains[self.program.output]
 
     @precise
     def forward(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Logits (batch, positions, outputs) for token ids (batch, positions).
+        """Logits (batch, positions, outputs) for token ids (batch, positions); for the ids (positions,) of one sequence, without
+        the batch.
 
         With `lengths` (batch,) each sequence ends there: later positions are not attended to, and their logits are 0."""
         ids, lengths, flat = self._checked(ids, lengths)
@@ -103,23 +127,47 @@ class TokenNetwork(PreciseModule):
 
     @precise
     def attention(self, ids: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-        """The attention weights of each head by its name: (batch, 1 + positions, 1 + positions), BOS first."""
+        """The attention weights of each head by its name: (batch, 1 + positions, 1 + positions), BOS first; without the batch for
+        the ids (positions,) of one sequence."""
         ids, lengths, flat = self._checked(ids, lengths)
         found: dict[str, Tensor] = {}
         padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
         x = self._embedded(ids).masked_fill(padding, 0)
         for i, layer in enumerate(self._layers()):
-            weights = layer.pattern(x, hidden)
+            weights = layer.weights(x, hidden)
             found |= {f"{i}.{h} {role.name}": weights[:, h] for h, role in enumerate(layer.roles)}
             x = layer(x, hidden).masked_fill(padding, 0)
         return {name: weights[0] if flat else weights for name, weights in found.items()}
 
     @precise
-    def stream(self, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The stream (batch, 1 + positions, d_model) after the last layer, BOS first; `coordinates` names its axis."""
+    def stream(self, ids: Tensor, lengths: Tensor | None = None, *, layer: int | None = None) -> Tensor:
+        """The stream (batch, 1 + positions, d_model) after a layer, by default the last, BOS first; `coordinates` names its axis.
+
+        layer=0 is the first layer, and layer=-1 the embedding, before it.
+
+        >>> from attnc import zoo
+        >>> net = zoo.load("induction")
+        >>> after = [net.stream(net.encode("ab"), layer=k)[2, net.layout["previous"]] for k in (-1, 0)]
+        >>> after[0].tolist(), after[1].tolist()                    # at b: the first head writes previous=a
+        ([0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0])
+        """
+        most = len(self._layers())
+        if layer is not None and (type(layer) is not int or not -1 <= layer < most):
+            raise InputError(f"layer={layer!r}: give 0 to {most - 1}, or -1 for the embedding")
         ids, lengths, flat = self._checked(ids, lengths)
-        x = self._run(ids, lengths)
+        x = self._run(ids, lengths, most if layer is None else layer + 1)
         return x[0] if flat else x
+
+    def effects(self) -> dict[str, float]:
+        """For each head, by its name, the share of outputs that change if what it writes is set to 0 at every position.
+
+        Outputs are those at all positions of all sequences, or of a fixed random sample of about 4,096, of every length.
+
+        >>> from attnc import zoo
+        >>> {name: round(share, 2) for name, share in zoo.load("induction", vocabulary=2, length=4).effects().items()}
+        {'0.0 previous': 0.6, '1.0 induction': 0.6}
+        """
+        return effects_of(self)
 
     def run(self, sequence: Sequence[str | int]) -> list[Value]:
         """The output at each position of a sequence of tokens.
@@ -174,6 +222,11 @@ class TokenNetwork(PreciseModule):
         exporter = importlib.import_module("attnc.exporters.token_lens")
         return exporter.token_lens(self)
 
+    def as_self_attention(self, *_: object, **__: object) -> NoReturn:
+        """Raise: a token network is plain attention as it is, so it has no other form."""
+        reason = "is plain self-attention as it is: read net.layers[i].query, key, value and output, or use to_transformer_lens()"
+        raise UnsupportedError("there is no other form of a token network", [Problem("the network", reason)])
+
     def describe(self) -> str:
         """Layers, heads and coordinates as text."""
         return description(self.numbers(), self.program)
@@ -206,12 +259,12 @@ class TokenNetwork(PreciseModule):
         assert isinstance(found, Tensor)
         return found
 
-    def _run(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The stream after the last layer. It is 0 at padding before every layer: keys and values there are 0, whatever a head
-        would write, so that 0 · value is 0 at every query."""
+    def _run(self, ids: Tensor, lengths: Tensor, layers: int | None = None) -> Tensor:
+        """The stream after the first `layers`, or all. It is 0 at padding before every layer: keys and values there are
+        0, whatever a head would write, so that 0 · value is 0 at every query."""
         padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
         x = self._embedded(ids).masked_fill(padding, 0)
-        for layer in self._layers():
+        for layer in self._layers()[:layers]:
             x = layer(x, hidden).masked_fill(padding, 0)
         return x
 

@@ -21,8 +21,8 @@ _COLUMNS = 4
 
 def token_attention(
     net: TokenNetwork,
-    *,
     sequence: Sequence[str | int],
+    *,
     heads: Sequence[str] | None = None,
     path: SavePath = None,
 ) -> Figure:
@@ -33,7 +33,7 @@ def token_attention(
 
     >>> from attnc import plot, zoo
     >>> net = zoo.load("induction", vocabulary=3, length=5)
-    >>> [ax.get_title(loc="left") for ax in plot.token_attention(net, sequence="abab").axes][:2]
+    >>> [ax.get_title(loc="left") for ax in plot.token_attention(net, "abab").axes][:2]
     ['0.0 previous', '1.0 induction']
     """
     canvas.prepare(path, net, (TokenNetwork,), "token_attention", "give what attnc.tokens compiles")

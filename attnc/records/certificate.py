@@ -404,9 +404,8 @@ def _domain_text(domain: Domain) -> str:
         token = "every token, minus its mean as executed," if domain.centred else "every token"
         return f"{token} of {domain.features} features with a norm of at most {domain.radius:g}"
     if isinstance(domain, Sequences):
-        return (
-            f"every sequence of 1 to {domain.length} tokens of {domain.vocabulary} ({_amount(domain.count)})"
-        )
+        size = f"over {domain.vocabulary} tokens ({_amount(domain.count)} sequences)"
+        return f"every sequence of length 1 to {domain.length} {size}"
     if isinstance(domain, Normed):
         return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"

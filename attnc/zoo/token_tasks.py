@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from attnc.frontends.tokens import ProgramBuilder, Variable, program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenTask:
     """A task: how to build its program for a vocabulary size and a length, what it computes, how, and an example."""
 
@@ -27,6 +27,9 @@ class TokenTask:
         """The tokens of the example."""
         vocabulary = self.build(self.vocabulary, self.length)[0].known.vocabulary
         return tuple(vocabulary[j] for j in self.example)
+
+    def __repr__(self) -> str:
+        return f"TokenTask({self.computes}; {self.vocabulary} tokens, length <= {self.length})"
 
 
 def _letters(size: int, length: int, causal: bool = False) -> ProgramBuilder:
@@ -83,7 +86,7 @@ def dyck_1(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
     total = p.mean(True, height, name="mean height")
     negative = p.named("below 0", balance.map(lambda x: x < 0))
     never = ~p.exists(negative, name="some below 0")
-    return p, never & p.named("total is 0", total == 0)
+    return p, p.named("balanced", never & p.named("total is 0", total == 0))
 
 
 def dyck_2(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
@@ -102,7 +105,7 @@ def dyck_2(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
     height = t.map(lambda x: 1 if x in "([" else -1, name="height")
     total = p.mean(True, height, name="mean height")
     never = ~p.exists(p.named("mismatch", wrong), name="some mismatch")
-    return p, never & p.named("total is 0", total == 0)
+    return p, p.named("balanced", never & p.named("total is 0", total == 0))
 
 
 def modular_addition(size: int, length: int) -> tuple[ProgramBuilder, Variable]:

@@ -14,6 +14,7 @@ from attnc.exporters.token_lens import TokenLens
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("transformer_lens", reason="the extra `transformer-lens` is not installed")
+    from transformer_lens import patching
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.names("tokens") if n != "dyck-2"])
@@ -48,3 +49,61 @@ def test_bad_input() -> None:
     p = tokens.program("ab", 2)
     with pytest.raises(UnsupportedError):
         p.compile(p.tokens).to_transformer_lens()
+
+
+def test_the_bridge_refuses_ids_without_bos() -> None:
+    """Without BOS it would return other outputs, silently; functions of TransformerLens call the bridge."""
+    net = zoo.load("induction")
+    lens = net.to_transformer_lens()
+    ids = net.encode("abcab")[None]
+    given = lens.with_bos(ids)
+    assert given.tolist() == [[4, 0, 1, 2, 0, 1]]
+    assert torch.equal(lens.bridge(given)[:, 1:], net(ids))
+    _, cache = lens.bridge.run_with_cache(given)
+    calls = (
+        lambda x: lens.bridge(x),
+        lambda x: lens.bridge(x[0]),
+        lambda x: lens.bridge.run_with_cache(x),
+        lambda x: lens.bridge.run_with_hooks(x, fwd_hooks=[]),
+        lambda x: patching.get_act_patch_resid_pre(lens.bridge, x, cache, lambda logits: logits.sum()),
+    )
+    for call in calls:
+        call(given)
+        with pytest.raises(InputError, match="with_bos"):
+            call(ids)
+        with pytest.raises(InputError, match="with_bos"):
+            call(torch.cat([ids[:, :1], given], 1))
+
+
+def test_functions_of_transformer_lens_take_the_bridge() -> None:
+    """Patching the stream at one place: only c after the first block, and b before it, carry the previous token."""
+    net = zoo.load("induction")
+    lens = net.to_transformer_lens()
+    clean, corrupted = (lens.with_bos(net.encode(s)[None]) for s in ("abcab", "adcab"))
+    _, cache = lens.bridge.run_with_cache(clean)
+    right = net.outputs.index("c")
+    found = patching.get_act_patch_resid_pre(
+        lens.bridge, corrupted, cache, lambda logits: logits[0, -1, right]
+    )
+    assert found.tolist() == [[0, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]]
+    for name in ("cfg", "hooks", "to_tokens"):  # positions would be those without BOS
+        with pytest.raises(AttributeError, match="with_bos"):
+            getattr(lens, name)
+    with pytest.raises(AttributeError, match="with_bos"):
+        patching.get_act_patch_resid_pre(lens, corrupted[:, 1:], cache, lambda logits: logits.sum())
+    assert torch.equal(lens.W_Q, lens.bridge.W_Q) and lens.W_E.shape == (5, 25)
+
+
+def test_names_and_lengths() -> None:
+    net = zoo.load("sort")
+    lens = net.to_transformer_lens()
+    assert lens.block("sorted") == 3 and lens.block("1.0 smaller") == 1 and lens.layout == net.layout
+    for name in ("smaller", "unused", "other"):  # in two blocks; in none
+        with pytest.raises(InputError):
+            lens.block(name)
+    ids = net.encode("dac")
+    assert lens.tokens(ids) == ("BOS", "d", "a", "c")
+    with pytest.raises(InputError):
+        lens.tokens(ids.expand(2, 3))
+    with pytest.raises(InputError, match="length"):
+        lens(ids[None], torch.tensor([2]))

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import attnc
-from attnc import tokens
+from attnc import tokens, zoo
 from attnc.errors import InputError, NotExactError
 from attnc.program.tokens import Count, Index, Linear, Map, Predicate, Token, TokenProgram
 from attnc.records.certificate import Status
@@ -201,3 +202,70 @@ def test_measured_claims(p: ProgramBuilder) -> None:
     assert net.run("cab") == ["a", "b", "c"]
     with pytest.raises(NotExactError):  # the program itself has no value for some sequences
         p.compile(p.get(t == t.q, i, default=0), claim="measured")
+
+
+def test_numbers_of_numpy_are_those_of_python(p: ProgramBuilder) -> None:
+    square = p.indices.map(lambda i: np.int64(i) ** 2)
+    assert square.domain == (0, 1, 4, 9) and {type(v) for v in square.domain} == {int}
+    same = p.select(p.tokens, p.tokens, lambda k, q: np.bool_(k == q))
+    assert p.compile(p.count(same)).run("aab") == [2, 2, 1]
+    previous = p.get(p.indices == p.indices.q - np.int64(1), p.indices, default=np.int32(0))
+    assert p.compile(previous).run("abc") == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda i: i / 2,
+        lambda i: i**2,
+        abs,
+        lambda i: 2**i,
+        lambda i: 7 % i,
+        lambda i: i.q / 2,
+        lambda i: abs(i.q),
+    ],
+)
+def test_other_operators_name_map(p: ProgramBuilder, expression: Callable[[Any], Any]) -> None:
+    with pytest.raises(InputError, match=r"\.map"):
+        expression(p.indices)
+
+
+def test_texts_of_programs(p: ProgramBuilder) -> None:
+    t, i = p.tokens, p.indices
+    count = p.count((t == t.q) & (i < i.q), name="before")
+    assert repr((t == t.q) & (i < i.q)) == "<Where: token == token.q and index < index.q>"
+    assert "all keys" in repr(p.condition(True)) and "predicate" in repr(
+        p.select(t, i, lambda k, q: k == "a" and q == 1)
+    )
+    assert "before" in repr(p) and "3 tokens" in repr(p) and count.node
+    assert "order" in repr(zoo.about("sort")) and "0x" not in repr(zoo.about("sort"))
+
+
+def test_names_are_distinct() -> None:
+    """Variables with one name have heads and coordinates with numbers; steps have the name of the variable they are for."""
+    p = tokens.program("abc", max_len=4)
+    t, i = p.tokens, p.indices
+    counts = p.count(t == t.q, name="x"), p.count(t < t.q, name="x")
+    previous = p.get(i == i.q - 1, t, default="-", name="token")
+    net = p.compile(p.map(lambda a, b, c: (a > 1) + 2 * (b > 1) + 3 * (c == "a"), *counts, previous))
+    assert len(set(net.coordinates)) == len(net.coordinates)
+    assert {"1/(1+x)", "1/(1+x (2))", "token (2)=a"} <= set(net.coordinates)
+    assert {"0.0 x", "0.1 x (2)", "0.2 token (2)"} <= set(net.attention(net.encode("a")))
+    depth = [c for c in zoo.load("dyck-2").coordinates if c.startswith("depth")]
+    assert depth == [f"depth >= {d}" for d in range(9)]
+
+
+def test_steps_have_the_name_of_a_variable_that_grows_alone() -> None:
+    p = tokens.program("abc", max_len=4)
+    t = p.tokens
+    total = p.count(t == t.q) + p.count(t < t.q)
+    halves, parity = p.named("half", total // 2), p.named("odd", (p.count(t == t.q) + p.count(t > t.q)) % 2)
+    for output, shown in ((halves, True), (parity, False)):
+        net = p.compile(p.get(output == p.indices.q, t, default="-", tie="last"))
+        steps = [c for c in net.coordinates if " >= " in c]
+        assert steps and all(c.startswith("half >= ") for c in steps) is shown
+    net = p.compile(p.get(halves == p.indices.q, t, default="-", tie="last"))
+    stream, values = net.stream(net.encode("abca"))[1:], p.interpret(halves, "abca")
+    for at, name in enumerate(net.coordinates):
+        if " >= " in name:
+            assert stream[:, at].tolist() == [float(v >= int(name.split()[-1])) for v in values]

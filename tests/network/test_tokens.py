@@ -13,7 +13,7 @@ import torch
 import attnc
 from attnc import tokens, zoo
 from attnc.check.tokens import prove_tokens
-from attnc.errors import FileError, InputError
+from attnc.errors import FileError, InputError, UnsupportedError
 from attnc.network.tokens import digests_of
 from attnc.program.tokens import TokenProgram
 from attnc.records.certificate import Status
@@ -245,4 +245,90 @@ def test_flushing_subnormal_numbers_changes_nothing(net: tokens.TokenNetwork) ->
 def test_text(net: tokens.TokenNetwork) -> None:
     text = net.describe()
     assert "head 2.0" in text and "occurrences" in text and "heads=[1, 1, 1]" in repr(net)
-    assert "every sequence of 1 to 5 tokens of 3 (363)" in str(net.certificate)
+    assert "every sequence of length 1 to 5 over 3 tokens (363 sequences)" in str(net.certificate)
+
+
+def test_steps_at_bos_are_described() -> None:
+    assert "At BOS every step is 1" in zoo.load("sort", vocabulary=2, length=3).describe()
+    assert "At BOS" not in zoo.load("induction").describe()
+
+
+def test_stream_after_each_layer() -> None:
+    net = zoo.load("sort")
+    ids, kept = net.encode("dbca")[None], list[torch.Tensor]()
+    handles = [layer.register_forward_hook(lambda m, args, out: kept.append(out)) for layer in net.layers]
+    last = net.stream(ids)
+    for handle in handles:
+        handle.remove()
+    assert len(kept) == 4 and torch.equal(kept[-1], last)
+    for k, after in enumerate(kept):
+        assert torch.equal(net.stream(ids, layer=k), after)
+    embedding = net.stream(ids, layer=-1)
+    assert torch.equal(embedding[0], net.tokens[[4, 3, 1, 2, 0]] + net.positions[:5])
+    for layer in (4, -2, 1.0, True):
+        with pytest.raises(InputError):
+            net.stream(ids, layer=layer)  # type: ignore[arg-type]
+
+
+def test_steps_are_1_at_bos() -> None:
+    for name in ("sort", "dyck-2"):
+        net = zoo.load(name)
+        stream = net.stream(torch.zeros(1, 3, dtype=torch.long))[0, 0]
+        steps = [i for i, c in enumerate(net.coordinates) if " >= " in c]
+        assert len(steps) > 5 and bool((stream[steps] == 1).all())
+
+
+@pytest.mark.parametrize("name", zoo.names("tokens"))
+def test_layout_covers_all_coordinates_once(name: str) -> None:
+    net = zoo.load(name)
+    assert [i for at in net.layout.values() for i in range(at.start, at.stop)] == list(
+        range(len(net.coordinates))
+    )
+    for group, at in net.layout.items():
+        assert all(c == group or c.startswith(f"{group}=") for c in net.coordinates[at])
+
+
+def test_effects_are_shares_of_changed_outputs() -> None:
+    net = zoo.load("induction", vocabulary=2, length=3)
+    effects = net.effects()
+    assert list(effects) == list(net.attention(net.encode("ab"))) and net.why_not_certified() is None
+    sequences = [
+        "a",
+        "b",
+        *(x + y for x in "ab" for y in "ab"),
+        *(x + y + z for x in "ab" for y in "ab" for z in "ab"),
+    ]
+    found = [output for s in sequences for output in net.run(s)]
+    assert effects["1.0 induction"] == sum(x != "-" for x in found) / len(found)
+
+
+def test_patterns_are_modules() -> None:
+    """Hooks on `pattern` see and replace the weights; the certificate then does not apply, nor with another module there."""
+    net, kept = zoo.load("induction"), list[torch.Tensor]()
+    ids, expected = net.encode("abcab"), net.attention(net.encode("abcab"))["1.0 induction"]
+    handle = net.layers[1].pattern.register_forward_hook(lambda m, args, out: kept.append(out))
+    net(ids)
+    assert torch.equal(kept[0][0, 0], expected) and net.why_not_certified() is not None
+    handle.remove()
+    assert net.why_not_certified() is None and set(net.state_dict()) == set(
+        zoo.load("induction").state_dict()
+    )
+    handle = net.layers[0].pattern.register_forward_hook(lambda m, args, out: 0 * out)
+    assert net.run("abcab") == ["-"] * 5
+    handle.remove()
+    for other in (torch.nn.Softmax(-1), attnc.head("cos", domain=(-8, 8), eps=1e-3)):
+        changed = zoo.load("induction")
+        changed.layers[0].pattern = other
+        assert changed.why_not_certified() is not None
+        assert attnc.verify(changed).status is Status.UNKNOWN
+    net.layers[0].other = net.layers[0].pattern
+    assert net.why_not_certified() is not None
+
+
+def test_calls_of_other_models() -> None:
+    with pytest.raises(UnsupportedError, match="to_transformer_lens"):
+        zoo.load("histogram").as_self_attention()
+    with pytest.raises(UnsupportedError, match="as_self_attention"):
+        zoo.load("convolution").to_transformer_lens()
+    with pytest.raises(UnsupportedError):
+        zoo.load("ridge-by-newton").to_transformer_lens()

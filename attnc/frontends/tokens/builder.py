@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnc.errors import InputError
@@ -92,9 +93,8 @@ class ProgramBuilder:
 
         Exactly one position must be selected: by the condition, or by `prefer` (those with its largest value), then `tie` (the
         "first" or the "last" of them). Without `default` there must always be one."""
-        if default is not None and type(self.constant(default)) not in {
-            type(v) for v in self._own(value).domain
-        }:
+        default = None if default is None else self.constant(default)
+        if default is not None and type(default) not in {type(v) for v in self._own(value).domain}:
             known = ", ".join(map(repr, self._own(value).domain[:4]))
             raise InputError(
                 f"default={default!r} has another type than the values {known}: give one of their type"
@@ -108,7 +108,7 @@ class ProgramBuilder:
 
     def mean(self, where: Condition, value: Variable, default: int = 0, name: str = "") -> Variable:
         """The mean of whole numbers over the selected positions (RASP's aggregate)."""
-        return self._add(Mean(self._where(where), self._own(value).node, default), name)
+        return self._add(Mean(self._where(where), self._own(value).node, _plain(default)), name)
 
     def exists(self, where: Condition, name: str = "") -> Variable:
         """Whether a position is selected."""
@@ -240,12 +240,14 @@ class ProgramBuilder:
 
     def constant(self, value: object) -> Constant:
         """A constant of a program."""
+        value = _plain(value)
         if not isinstance(value, (str, int, bool)):
             raise InputError(f"{value!r}: variables have strings, whole numbers, True and False as values")
         return value
 
     def whole(self, value: object) -> int:
         """A whole number."""
+        value = _plain(value)
         if type(value) is not int:
             raise InputError(
                 f"{value!r}: sums and products of variables are with whole numbers, or other variables"
@@ -264,6 +266,7 @@ class ProgramBuilder:
         except Exception as problem:
             kind, shown = type(problem).__name__, ", ".join(map(repr, values))
             raise InputError(f"{what} is not defined for ({shown}): {kind}: {problem}") from problem
+        found = _plain(found)
         if isinstance(found, Fraction) and found.denominator == 1:
             found = int(found)
         if type(found) not in kinds:
@@ -271,6 +274,12 @@ class ProgramBuilder:
             shown = ", ".join(map(repr, values))
             raise InputError(f"{what} returns {found!r} for ({shown}): return {accepted}")
         return found
+
+    def __repr__(self) -> str:
+        kind = "causal, " if self.known.causal else ""
+        named = [name for name in self.known.names[2:] if name]
+        size = f"{len(self.known.vocabulary)} tokens, length <= {self.known.length}"
+        return f"ProgramBuilder({size}, {kind}{len(self.known.nodes)} variables: {', '.join(['tokens', 'indices', *named])})"
 
     def _where(self, given: Condition) -> tuple[Predicate, ...]:
         return self.condition(given).predicates
@@ -296,6 +305,11 @@ class ProgramBuilder:
         elif name:
             self.named(name, Variable(self, self._seen[text]))
         return Variable(self, self._seen[text])
+
+
+def _plain(value: Any) -> Any:
+    """Truth values, whole numbers and strings of numpy as those of Python."""
+    return value.item() if isinstance(value, (np.bool_, np.integer, np.str_)) else value
 
 
 def _renumbered(node: Node, at: dict[int, int]) -> Node:

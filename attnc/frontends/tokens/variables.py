@@ -10,10 +10,10 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from attnc.errors import ConditionWarning, InputError
-from attnc.program.tokens import Predicate, Value
+from attnc.program.tokens import Predicate, TokenProgram, Value
 
 if TYPE_CHECKING:
     from attnc.frontends.tokens.builder import ProgramBuilder
@@ -27,12 +27,26 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 def never_holds(condition: str) -> None:
     """Warn about a condition that no values of its variables fulfil; the condition shows them."""
+    _warn(
+        f"{condition} holds for none of these values, so nothing is ever selected: compare with a value that can occur"
+    )
+
+
+def same_position(condition: str, always: bool) -> None:
+    """Warn about a comparison of two variables at one position that has the same value everywhere."""
+    _warn(
+        f"{condition} {'always' if always else 'never'} holds: both sides belong to the same position. Did you mean to compare a "
+        "key with a query, as in i == i.q - 1?"
+    )
+
+
+def _warn(text: str) -> None:
+    """A `ConditionWarning` at the line outside of this package that called it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(
         "attnc.frontends.tokens"
     ):
         frame, level = frame.f_back, level + 1
-    text = f"{condition} holds for none of these values, so nothing is ever selected: compare with a value that can occur"
     warnings.warn(text, ConditionWarning, stacklevel=level)
 
 
@@ -101,9 +115,13 @@ class Variable(_Comparable):
             return self.builder.pair(self, other.variable, _COMPARE[sign], f"key {sign} query")
         if isinstance(other, Variable):
             found = self.builder.map(_COMPARE[sign], self, other)
-        else:
-            value = self.builder.constant(other)
-            found = self.builder.map(lambda x: _COMPARE[sign](x, value), self)
+            known, possible = self.builder.known, self.builder.known.possible(found.node)
+            varies = any(len(known.domains[atom]) > 1 for atom in known.atoms(found.node))
+            if len(possible) == 1 and (varies or not possible[0]):
+                same_position(f"{self!r} {sign} {other!r}", always=bool(possible[0]))
+            return found
+        value = self.builder.constant(other)
+        found = self.builder.map(lambda x: _COMPARE[sign](x, value), self)
         if True not in found.domain:
             never_holds(f"{self!r} {sign} {other!r}")
         return found
@@ -140,6 +158,14 @@ class Variable(_Comparable):
     def __floordiv__(self, other: object) -> Variable:
         divisor = self.builder.whole(other)
         return self.map(lambda x: x // divisor)
+
+    def _refused(self, *_: object) -> NoReturn:
+        raise InputError(
+            f"{self!r}: variables have +, -, * by whole numbers, // and %; for other functions use .map, as in "
+            "x.map(lambda v: v ** 2)"
+        )
+
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __abs__ = __rmod__ = __rfloordiv__ = _refused
 
     def __and__(self, other: Variable | Where) -> Any:
         return self._both(other, operator.and_)
@@ -216,6 +242,11 @@ class Query(_Comparable):
     def __neg__(self) -> Query:
         return Query(-self.variable)
 
+    def _refused(self, *_: object) -> NoReturn:
+        self.variable._refused()
+
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __abs__ = __rmod__ = __rfloordiv__ = _refused
+
     def __repr__(self) -> str:
         return f"{self.variable!r}.q"
 
@@ -262,4 +293,21 @@ class Where:
         return self.predicates[0]
 
     def __repr__(self) -> str:
-        return f"<Where: {len(self.predicates)} conditions>"
+        known = self.builder.known
+        return f"<Where: {' and '.join(_condition(known, p) for p in self.predicates) or 'all keys'}>"
+
+
+def _condition(known: TokenProgram, p: Predicate) -> str:
+    """A condition in words: its sign, if it is a comparison of values, and the variables at the key and the query."""
+    key, query = ("" if n is None else known.names[n] or known.title(n) for n in (p.key, p.query))
+    if p.key is None or p.query is None:
+        return key or f"{query}.q"
+    pairs = [(k, q) for q in known.domains[p.query] for k in known.domains[p.key]]
+    held = [x for row in p.table for x in row]
+    for sign, compare in _COMPARE.items():
+        try:
+            if [compare(k, q) for k, q in pairs] == held:
+                return f"{key} {sign} {query}.q"
+        except TypeError:
+            continue
+    return f"predicate({key}, {query}.q)"

@@ -154,6 +154,36 @@ class TokenProgram:
                 todo += arguments(self.nodes[node])
         return sorted(found)
 
+    def along(self, atom: int, at: int) -> list[Value]:
+        """The value of a node for each value of its only atom."""
+        found: dict[int, list[Value]] = {}
+        size = len(self.domains[atom])
+        for n in self.elementwise(at):
+            node = self.nodes[n]
+            if isinstance(node, (Map, Linear)):
+                rows = zip(*(found[arg] for arg in node.args), strict=True) if node.args else [()] * size
+                found[n] = [self._value(node, values) for values in rows]
+            else:
+                found[n] = list(self.domains[atom])
+        return found[at]
+
+    def _value(self, node: Map | Linear, values: Sequence[Value]) -> Value:
+        """The value of an elementwise node for values of its arguments."""
+        if isinstance(node, Linear):
+            terms = (c * Fraction(v) for c, v in zip(node.coefficients, values, strict=True))
+            return whole(node.constant + sum(terms, Fraction(0)))
+        place, places = 0, self.places
+        for arg, value in zip(node.args, values, strict=True):
+            place = place * len(places[arg]) + places[arg][value]
+        return node.table[place]
+
+    def possible(self, at: int) -> Domain:
+        """The values that a node can take, or more: exact for a function of one variable, which a domain need not be."""
+        atoms = self.atoms(at)
+        if self.positional[at]:
+            return ordered(self._by_position[at].values)
+        return ordered(self.along(atoms[0], at)) if len(atoms) == 1 else self.domains[at]
+
     @cached_property
     def places(self) -> tuple[dict[Value, int], ...]:
         """The place of each value in the domain of its node."""

@@ -1,15 +1,18 @@
-"""The sequences on which an exported token network is compared with the network itself."""
+"""The sequences on which a token network is compared with what an exporter wrote, or with itself without a head."""
 
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnc.domain import Sequences
-from attnc.network.tokens import TokenNetwork
+
+if TYPE_CHECKING:
+    from attnc.network.tokens import TokenNetwork
 
 _COMPARED = 4096  # sequences: all of them, if there are no more
 
