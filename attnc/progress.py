@@ -201,6 +201,15 @@ def watched(message: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     return decorate
 
 
+_SETTINGS = (
+    "engine",
+    "design",
+    "inputs",
+    "calibration",
+    "strict",
+)  # fields of the argument `config` of `convert_`
+
+
 def wrong_call(
     name: str, signature: inspect.Signature, given: Mapping[str, object], problem: str
 ) -> ArgumentError:
@@ -223,6 +232,9 @@ def wrong_call(
             "approximation=…, how far each converted part may move in exact arithmetic; the report proves the rounding beside it"
         )
         return ArgumentError(f"{name} has no argument 'eps': {why}; {listed}")
+    if word in _SETTINGS and "config" in accepted:
+        value = repr(given[word]) if isinstance(given[word], (str, bool)) else "…"
+        return ArgumentError(f"{name} has no argument {word!r}: use config={{{word!r}: {value}}}; {listed}")
     near = difflib.get_close_matches(word, accepted, 1)
     return ArgumentError(
         f"{name} has no argument {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}: {listed}"
