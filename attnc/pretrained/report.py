@@ -288,7 +288,9 @@ def _own_forms(block: Certificate) -> list[str]:
     form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
     if form is not None:
         tail = "the normal tail (Mills ratio)"
-        runs.append(f"{name} is computed from {tail if isinstance(form, TailForm) else 'a sigmoid'}, not by attention")
+        runs.append(
+            f"{name} is computed from {tail if isinstance(form, TailForm) else 'a sigmoid'}, not by attention"
+        )
     if facts["heads"] > facts["neurons"]:
         runs.append("products of two values are computed as x*y, not by attention")
     return [f"closed-form: {one}; the formula is proved to approximate the function itself" for one in runs]

@@ -85,7 +85,10 @@ MEASURED_FACTS: dict[str, dict[str, type]] = {
     "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
 }
 _OF_MODELS = (
-    ("bound of", "one converted part, the one with the largest bound, given its input; not of the model's output"),
+    (
+        "bound of",
+        "one converted part, the one with the largest bound, given its input; not of the model's output",
+    ),
     ("whole model", "for given inputs: report.for_input(...)"),
 )
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
