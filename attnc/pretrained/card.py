@@ -73,8 +73,8 @@ def card(report: ConversionReport, engine: str) -> str:
     blocks = [COLUMNS, *report.rows()]
     return "\n".join([
         _METADATA, f"# {report.model} as softmax attention", "",
-        f"attnc converted {parts} of a {report.model} to softmax attention over stored anchors. {_EXECUTED[engine]} The weights of "
-        "the original are unchanged.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
+        f"attnc converted {parts} of a {report.model} to softmax attention over stored anchors. {_EXECUTED[engine]} The "
+        "weights of the original are unchanged.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
         "## What was converted, and what is left", "",
         *([_table(blocks), ""] if len(blocks) > 1 else []), *(f"* {line}" for line in report.notes()), "",
         "## What is claimed", "", _CLAIMED, "", "## What is not claimed", "", _NOT_CLAIMED, "",
