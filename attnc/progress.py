@@ -223,6 +223,15 @@ def checked_call(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return run
 
 
+_SETTINGS = (
+    "engine",
+    "design",
+    "inputs",
+    "calibration",
+    "strict",
+)  # fields of the argument `config` of `convert_`
+
+
 def wrong_call(
     name: str, signature: inspect.Signature, given: Mapping[str, object], problem: str
 ) -> ArgumentError:
@@ -246,6 +255,9 @@ def wrong_call(
             "approximation=…, how far each converted part may move in exact arithmetic; the report proves the rounding beside it"
         )
         return ArgumentError(f"{name} has no argument 'eps': {why}; {listed}")
+    if word in _SETTINGS and "config" in accepted:
+        value = repr(given[word]) if isinstance(given[word], (str, bool)) else "…"
+        return ArgumentError(f"{name} has no argument {word!r}: use config={{{word!r}: {value}}}; {listed}")
     near = [_MEANT[word]] if _MEANT.get(word) in accepted else difflib.get_close_matches(word, accepted, 1)
     return ArgumentError(
         f"{name} has no argument {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}: {listed}"

@@ -97,6 +97,10 @@ def test_arguments_that_do_not_exist() -> None:
         attnc.convert(model, eps=1e-5)  # type: ignore[call-arg]
     with pytest.raises(ArgumentError, match="'domain'"):
         attnc.head("gelu", domian=(-1, 1), eps=1e-3)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=r"config=\{'engine': 'softmax'\}"):
+        attnc.convert_(model, approximation=1e-3, engine="softmax")  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match=r"config=\{'engine': 'softmax'\}"):
+        attnc.convert(model, approximation=1e-3, engine="softmax")
     with pytest.raises(ArgumentError, match="approximation"):
         attnc.convert_(model)  # type: ignore[call-arg]
     assert issubclass(ArgumentError, AttncError) and issubclass(ArgumentError, TypeError)

@@ -40,6 +40,7 @@ NOT_RUN = {  # the beginning of a command, and why no test runs it
 SLOW = (
     "attnc convert all-MiniLM-L6-v2",
     "attnc verify minilm-attention",
+    "attnc export minilm-softmax",
     "python examples/minilm.py",
     "attnc reproduce anchors --quick",
     "attnc convert Llama-3.1-8B -o",

@@ -14,6 +14,13 @@ from attnc.errors import InputError
 _SOURCE = "A Hugging Face model directory: config.json, safetensors."
 _APPROXIMATION = "The error allowed in every block's output, in exact arithmetic."
 _Engine = Annotated[str, typer.Option(help="How attention is executed: closed-form or softmax.")]
+_PARTS = {"blocks": "feed-forward", "all": "all"}
+_Parts = Annotated[
+    str,
+    typer.Option(
+        metavar="blocks|all", help="What to convert: feed-forward blocks, or norms and poolers too."
+    ),
+]
 _Output = Annotated[Path | None, output_option("A new directory.", "OUT")]
 _JOBS = "Blocks to convert at the same time, by joblib: -1 is one for each core."
 _DRY = "Say what would be converted, what is left and why, and the memory it needs; write nothing."
@@ -28,6 +35,7 @@ def convert(
     output: _Output = None,
     approximation: Annotated[float, typer.Option(metavar="E", help=_APPROXIMATION)] = 1e-4,
     engine: _Engine = "closed-form",
+    parts: _Parts = "blocks",
     design: Annotated[str, typer.Option(help="Of the heads: auto, gated, lattice or tuned.")] = "auto",
     only: _Only = "",
     no_check: _NoCheck = False,
@@ -37,7 +45,8 @@ def convert(
 ) -> None:
     """Convert the feed-forward blocks of a transformer.
 
-    Each block becomes attention over anchors, with a bound of its error.
+    Each block becomes attention over anchors, with a bound of its error. --parts all converts norms, and tanh and sigmoid
+    outside of blocks, too: with --engine softmax, softmax is then the only nonlinear operation that the model executes.
 
     DIR is read by transformers, from safetensors alone; code that comes with the model is never run. OUT receives
     the model, its report, a model card and the other files of DIR, except for code; the files of the weights are hard
@@ -61,9 +70,12 @@ def convert(
 
     with errors_reported(json):
         config = ConvertConfig(engine=engine, design=design)
+        if parts not in _PARTS:
+            raise InputError(f"--parts {parts}: accepted are {', '.join(_PARTS)}")
+        kinds = _PARTS[parts]
         if dry_run:
             with progress_bar(f"reading {source}") as progress:
-                plan = plan_directory(source, config, chosen, progress=progress)
+                plan = plan_directory(source, config, chosen, parts=kinds, progress=progress)
             if json:
                 print_json({"source": str(source), "plan": plan.to_json()})
             else:
@@ -73,7 +85,7 @@ def convert(
             raise InputError("give the name of a new directory by -o, or --dry-run")
         with progress_bar(f"reading {source}") as progress:
             report = convert_directory(
-                source, output, approximation, config, chosen, check=not no_check, jobs=jobs,
+                source, output, approximation, config, chosen, parts=kinds, check=not no_check, jobs=jobs,
                 progress=progress,
             )  # fmt: skip
     about, files = {"source": str(source)}, {"output": str(output)}

@@ -41,7 +41,9 @@ def export(
 ) -> None:
     """Write a saved result for other programs.
 
-    The file is run and compared with the saved result before it gets its name. It carries the certificate: the
+    The file is run and compared with the saved result before it gets its name. A transformer takes input_ids and
+    attention_mask, if it accepts a mask; otherwise a note says so. --engine softmax needs a model that was converted with
+    --parts all. The file carries the certificate: the
     approximation term holds wherever it runs, the rounding term was proved for torch on a CPU.
 
     --to coq writes a head as a file for the Coq proof assistant: the approximation term of its certificate as a theorem,
@@ -73,11 +75,16 @@ def export(
         "any length": "; ".join(
             f"{name}: {', '.join(own.values())}" for name, own in done.axes.items() if own
         ),
+        "note": "; ".join(done.notes),
         **out.run_facts(seconds, {"output": str(output)}),
     }
     if json:
         facts = {name: getattr(done, name) for name in ("engine", "difference", "allowed", "inputs", "axes")}
-        listed = {"operations": list(done.operations), "seconds": round(seconds, 3)}
+        listed = {
+            "operations": list(done.operations),
+            "notes": list(done.notes),
+            "seconds": round(seconds, 3),
+        }
         out.print_json({"file": str(path), "output": str(output), **facts, **listed})
     else:
         typer.echo(out.facts_text({name: value for name, value in about.items() if value}))

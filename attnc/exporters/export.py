@@ -33,7 +33,8 @@ class Export:
     """A file that was written and compared with the module that it came from.
 
     `difference` is the largest |file - module| that was seen, at `inputs` inputs inside the domain; `allowed` is what rounding
-    explains there. `operations` are the operations of the file, by name. `axes` are the axes of any length, by input."""
+    explains there. `operations` are the operations of the file, by name. `axes` are the axes of any length, by input. `notes` say
+    what the file lacks: an attention mask that the module accepts and the file does not."""
 
     path: Path
     engine: str
@@ -42,6 +43,7 @@ class Export:
     inputs: int
     operations: tuple[str, ...]
     axes: dict[str, dict[int, str]]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ def export(
     With engine="softmax", softmax is the only nonlinear operation of the file, or an error names the others: a model has to be
     converted with parts="all". engine="closed-form" runs what a converted model, or a head with a window, runs by that name.
 
-    `inputs` are those of a call of a converted model, as a tensor, a tuple or a mapping; by default attnc finds some. The batch
-    may have any size, and so may the sequence if the model allows it. `opset` is ONNX's operator set, 18 to 23.
+    `inputs` are those of a call of a converted model, as a tensor, a tuple or a mapping; by default attnc finds some, and adds
+    `attention_mask` if the model accepts it. If the file cannot take the mask, attnc warns, and `notes` of the result says so.
+    The batch may have any size, and so may the sequence if the model allows it. `opset` is ONNX's operator set, 18 to 23.
 
     The file carries the certificate. Its approximation term holds wherever the file runs; its rounding term was proved for the
     arithmetic of torch on a CPU, and not for that of another runtime.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import inspect
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.frontends.transformers import Call
+
+_IDS, _MASK = "input_ids", "attention_mask"  # ends of the names of arguments
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,29 @@ def example_of(call: Call) -> Example:
     axes = tuple({0: "batch"} | ({1: "tokens"} if id(x) in sequence else {}) for x in tensors)
     others = {name: x for name, x in (call.kwargs or {}).items() if not isinstance(x, Tensor)}
     return Example(tuple(named), tuple(tensors), axes, len(call.args), others)
+
+
+def masks_missing(model: nn.Module, call: Call) -> tuple[str, ...]:
+    """The attention masks that the model's forward accepts by name for the token ids of a call, and that the call leaves out:
+    `attention_mask` for `input_ids`, `decoder_attention_mask` for `decoder_input_ids`."""
+    given, accepted = call.kwargs or {}, inspect.signature(model.forward).parameters
+    ids = [name for name, x in given.items() if isinstance(x, Tensor) and x.ndim == 2]
+    masks = [name.removesuffix(_IDS) + _MASK for name in ids if name.endswith(_IDS)]
+    return tuple(name for name in masks if name in accepted and given.get(name) is None)
+
+
+def with_masks(model: nn.Module, call: Call) -> Call:
+    """The call with the attention masks that it leaves out: 1 for every token, which changes nothing."""
+    given = call.kwargs or {}
+    ids = {name: given[name.removesuffix(_MASK) + _IDS] for name in masks_missing(model, call)}
+    ones = {name: torch.ones_like(x) for name, x in ids.items() if isinstance(x, Tensor)}
+    return Call(call.args, {**given, **ones})
+
+
+def unmasked_note(names: Sequence[str]) -> str:
+    """What a file without attention masks means for its users."""
+    which = " and ".join(names)
+    return f"{which}: not an input of this file, so it takes padding for tokens; batch only sequences of equal length"
 
 
 def varied(model: nn.Module, example: Example, count: int, free: Collection[str]) -> tuple[Tensor, ...]:

@@ -19,9 +19,10 @@ from torch.export import Dim, ExportedProgram
 
 from attnc.errors import AttncError, CertificateError, ExportError, InputError, Problem, UnsupportedError
 from attnc.exporters.export import Export
+from attnc.exporters.model_inputs import unmasked_note
 from attnc.exporters.onnx_graph import Graph, operations_in
 from attnc.exporters.reference import LiteralRounding, Rounding
-from attnc.exporters.subjects import SIZES, Axes, Subject, subject_of
+from attnc.exporters.subjects import IMPURE, SIZES, Axes, Subject, subject_of
 from attnc.extras import optional
 from attnc.network.literal import SelfAttentionNetwork
 from attnc.network.running import in_rows
@@ -53,17 +54,32 @@ _STATEMENTS = {
 
 
 def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) -> Export:
-    """See `attnc.export`."""
+    """See `attnc.export`. If the file cannot take the attention masks of a model, it is written without them."""
     for module in ("onnx", "onnxruntime", "onnxscript"):
         optional(module, "onnx", "ONNX files")
-    chosen = _checked_opset(opset)
+    chosen, why = _checked_opset(opset), ""
     subject = subject_of(x, engine, inputs)
-    dtype, verdict = subject.dtype, _verdict(x, subject.certificate)
+    try:
+        done = _write(x, path, subject, engine, chosen)
+    except (UnsupportedError, ExportError) as problem:
+        if not subject.masks:
+            raise
+        subject, why = subject_of(x, engine, inputs, masks=False), f". With it: {problem}"
+        done = _write(x, path, subject, engine, chosen)
+    if subject.unmasked and inputs is None:
+        warnings.warn(f"{path}: {unmasked_note(subject.unmasked)}{why}", stacklevel=4)
+    return done
+
+
+def _write(x: Any, path: Path, subject: Subject, engine: str, opset: int) -> Export:
+    dtype = subject.dtype
     with subject.running(), _quiet():
         program, axes = _traced(subject)
-        model = _translated(program, subject, chosen, axes)
+        model = _translated(program, subject, opset, axes)
         if engine == "softmax":
             _check_pure(model)
+    verdict = _verdict(x, subject.certificate)
+    with subject.running(), _quiet():
         _describe(model, subject, engine, verdict)
         if (size := model.ByteSize()) > _LARGEST:
             raise UnsupportedError(
@@ -77,7 +93,8 @@ def write(x: Any, path: Path, *, engine: str, inputs: Any, opset: int | None) ->
                 difference, allowed, count = _compare(temporary, subject, rounding, axes)
                 _check_lengths(temporary, subject, rounding, axes, _lengths(program, subject, axes))
     named = {name: dict(own) for name, own in zip(subject.names, axes, strict=True)}
-    return Export(path, engine, difference, allowed, count, operations_in(model), named)
+    notes = (unmasked_note(subject.unmasked),) if subject.unmasked else ()
+    return Export(path, engine, difference, allowed, count, operations_in(model), named, notes)
 
 
 def _verdict(x: Any, certificate: Certificate) -> Verdict | None:
@@ -162,11 +179,7 @@ def _name_axes(graph: Any, axes: tuple[Axes, ...]) -> None:
 
 def _check_pure(model: Any) -> None:
     if others := Graph(model).nonlinear():
-        raise UnsupportedError(
-            "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert a model with parts='all', "
-            "or export it with engine='closed-form'. Others are",
-            [Problem(name, "not softmax, and not linear") for name in others],
-        )
+        raise UnsupportedError(IMPURE, [Problem(name, "not softmax, and not linear") for name in others])
 
 
 def _describe(model: Any, subject: Subject, engine: str, verdict: Verdict | None) -> None:

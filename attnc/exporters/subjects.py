@@ -17,9 +17,16 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine
 from attnc.check.literal import check_literal
 from attnc.domain import Ball, Box, Interval, Tokens
-from attnc.errors import CertificateError, InputError
-from attnc.exporters.model_inputs import example_of, tensors_of, varied
-from attnc.frontends.transformers import Call, example_call
+from attnc.errors import AttncError, CertificateError, InputError, Problem, UnsupportedError
+from attnc.exporters.model_inputs import (
+    example_of,
+    masks_missing,
+    tensors_of,
+    unmasked_note,
+    varied,
+    with_masks,
+)
+from attnc.frontends.transformers import Call, example_call, read_sites
 from attnc.incontext.base import InContext
 from attnc.network.altered import why_changed
 from attnc.network.engines import CERTIFIED
@@ -71,6 +78,8 @@ class Subject:
     further: Sequence[Inputs] = ()  # more inputs on which a file is compared
     decides: bool = False  # whether the place of the largest output is what counts: of logits
     about: Mapping[str, Any] = field(default_factory=dict)  # for readers of the file, as JSON
+    masks: tuple[str, ...] = ()  # attention masks that were added to the inputs
+    unmasked: tuple[str, ...] = ()  # attention masks that the module accepts and the file does not
 
     @property
     def carried(self) -> Certificate | None:
@@ -93,8 +102,9 @@ class Subject:
         return found.pop()
 
 
-def subject_of(x: object, engine: str, inputs: Any) -> Subject:
-    """What is exported for each kind of module. Its certificate must apply to it as it is now."""
+def subject_of(x: object, engine: str, inputs: Any, masks: bool = True) -> Subject:
+    """What is exported for each kind of module. Its certificate must apply to it as it is now. With `masks`, a model gets its
+    attention masks as inputs, unless `inputs` are given."""
     if not isinstance(x, nn.Module):
         raise InputError(
             "export takes a head, a network, a token network, a learner, a literal form or a converted model: got "
@@ -106,7 +116,7 @@ def subject_of(x: object, engine: str, inputs: Any) -> Subject:
             raise InputError(f"the module was cast to {part._cast_to}: export it in float32 or float64")
     make = next((make for kind, make in _KINDS.items() if isinstance(x, kind)), None)
     if make is None:
-        return _model(x, engine, inputs)
+        return _model(x, engine, inputs, masks)
     if inputs is not None:
         raise InputError(f"inputs are those of a converted model: leave them out for a {type(x).__name__}")
     if engine != "softmax" and not isinstance(x, Head):
@@ -269,26 +279,60 @@ def _loosely(module: nn.Module, *tensors: Tensor) -> Any:
     return module(*tensors, strict=False)
 
 
-def _model(model: nn.Module, engine: str, inputs: Any) -> Subject:
-    """A converted model, called as it was when it was read."""
+def _model(model: nn.Module, engine: str, inputs: Any, masks: bool) -> Subject:
+    """A converted model, called as it was when it was read, with attention masks."""
     report = report_of(model)
     if model.training:
         raise InputError(f"{type(model).__name__} is in training mode: call model.eval() before exporting it")
     call = _call(inputs) if inputs is not None else call_of(model) or example_call(model)
     if (reason := why_not_applicable(model)) is not None:
         raise CertificateError(_changed(reason))
-    example = example_of(call)
+    if engine == "softmax":
+        _check_parts(model, call)
+    unmasked = masks_missing(model, call)
+    added = unmasked if masks and inputs is None else ()
     running = partial(_with_engine, _converted(model), engine)
     with running(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = tensors_of(example.run(model, *example.tensors))
+        if added:
+            try:
+                example = example_of(with_masks(model, call))
+                made = tensors_of(example.run(model, *example.tensors))
+            except Exception:  # of any kind: the model does not run with masks
+                added = ()
+        if not added:
+            example = example_of(call)
+            made = tensors_of(example.run(model, *example.tensors))
     if not made:
         raise InputError(f"{type(model).__name__} returns no tensors for {call}: give other inputs")
-    samples = partial(varied, model, example)
-    called = Called(model, example.run)
+    unmasked = () if added else unmasked
     return Subject(
-        called, report.certificate, example.names, tuple(made), example.axes, samples, False, running
-    )
+        Called(model, example.run), report.certificate, example.names, tuple(made), example.axes,
+        partial(varied, model, example), False, running, masks=added, unmasked=unmasked,
+        about={"note": unmasked_note(unmasked)} if unmasked else {},
+    )  # fmt: skip
+
+
+def _check_parts(model: nn.Module, call: Call) -> None:
+    """Raise UnsupportedError if parts of the model are not attention, before its graph is traced. What cannot be read here is
+    left to the check of the graph."""
+    try:
+        left = [site for site in read_sites(model, call) if not site.converted]
+    except AttncError:
+        return
+    if left:
+        names: dict[str, list[str]] = {}
+        for site in left:
+            names.setdefault(site.part, []).append(site.name)
+        more = {part: f" (and {len(own) - 1} more)" * (len(own) > 1) for part, own in names.items()}
+        found = [Problem(own[0] + more[part], f"{part}, not converted") for part, own in names.items()]
+        raise UnsupportedError(IMPURE, found)
+
+
+IMPURE = (
+    "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert the model with parts='all' "
+    "(`attnc convert --parts all`), or export it with engine='closed-form' (`--engine closed-form`). Others are"
+)
 
 
 def _call(inputs: Any) -> Call:

@@ -54,6 +54,14 @@ def _behind() -> str:
 
 def convert_advice(model: nn.Module) -> str:
     """What to do with a model that `attnc.convert_` refuses."""
+    if inner := _transformer_inside(model):
+        path, kind = inner
+        steps = "".join(f"[{step}]" if step.isdigit() else f".{step}" for step in path.split("."))
+        example = " (of a SentenceTransformer st: attnc.convert_(st[0].auto_model, approximation=1e-4))"
+        return (
+            f"{type(model).__name__} holds the transformer model{steps}, a {kind}. Convert that one: "
+            f"attnc.convert_(model{steps}, approximation=1e-4){example * _is_a(model, 'SentenceTransformer')}."
+        )
     if _has_layers(model, _IMAGES):
         return (
             "attnc.convert_ replaces the feed-forward blocks of transformers. "
@@ -67,6 +75,20 @@ def convert_advice(model: nn.Module) -> str:
             "it turns the whole network into attention and bounds the error of its outputs."
         )
     return ""
+
+
+def _transformer_inside(model: nn.Module) -> tuple[str, str] | None:
+    """The path and the class of the first model of transformers inside another module."""
+    if _is_a(model, "PreTrainedModel"):
+        return None
+    found = (path for path, part in model.named_modules() if _is_a(part, "PreTrainedModel"))
+    path = next(found, None)
+    return None if path is None else (path, type(model.get_submodule(path)).__name__)
+
+
+def _is_a(model: nn.Module, name: str) -> bool:
+    """Whether a class of this name is among those of a module: its library need not be there."""
+    return any(cls.__name__ == name for cls in type(model).__mro__)
 
 
 def _has_layers(model: nn.Module, names: tuple[str, ...]) -> bool:
@@ -100,6 +122,8 @@ def advising_convert(model: object) -> Iterator[None]:
         advice = convert_advice(model) if isinstance(model, nn.Module) else ""
         raise refusal.advised(advice) from refusal.__cause__
     except InputError as problem:
-        if not isinstance(model, nn.Module) or not _has_layers(model, _IMAGES):
+        if not isinstance(model, nn.Module) or not (
+            _has_layers(model, _IMAGES) or _transformer_inside(model)
+        ):
             raise
         raise InputError(f"{problem}\n{convert_advice(model)}") from problem.__cause__

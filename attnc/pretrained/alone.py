@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from attnc.errors import Problem
 from attnc.extras import optional
 from attnc.frontends.problems import tensor_problem
-from attnc.frontends.transformers import Call, Site
-from attnc.pretrained.blocks import plan_block
+from attnc.frontends.transformers import ActivationSite, Call, NormSite, PartSite, Site
+from attnc.pretrained.blocks import PlannedPart, check_norms, plan_activation, plan_block, plan_norm
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.guard import check_reached, check_runs, refuse
 from attnc.pretrained.inputs import Entering
@@ -132,15 +132,40 @@ def convert_alone(task: Task) -> Converted:
                 check_reached(held, call, [planned])
             finally:
                 undo()
-            about = {
-                "record": part_record(held, site, planned.module),
-                "certificate": planned.certificate.to_json(),
-                "parameters_added": planned.module.parameters_added,
-            }
+            about = _about(held, planned)
             kept = {id(t) for m in site.maps() for t in (*m.module.parameters(), *m.module.buffers())}
             state = planned.module.state_dict(keep_vars=True)
             own = {name: t.detach().numpy().copy() for name, t in state.items() if id(t) not in kept}
     return Converted(own, about, peak_memory())
+
+
+def plan_part(model: nn.Module, site: PartSite, approximation: float, config: ConvertConfig) -> PlannedPart:
+    """Plan a norm, or an activation outside of blocks. A norm is called and compared with what was read; its vectors are in
+    memory in a mapped model too."""
+    with _ALONE, _one_thread():
+        if isinstance(site, NormSite):
+            planned = plan_norm(site, approximation, config)
+            check_norms(model, [site])
+            return planned
+        assert isinstance(site, ActivationSite)
+        return plan_activation(site, approximation, config)
+
+
+def part_converted(model: nn.Module, planned: PlannedPart) -> Converted:
+    """What is stored of a planned norm or activation; the tensors of the original keep their places."""
+    site, module = planned.site, planned.module
+    kept = {id(t) for _, t in site.norm.tensors()} if isinstance(site, NormSite) else set[int]()
+    state = module.state_dict(keep_vars=True)
+    own = {name: t.detach().numpy().copy() for name, t in state.items() if id(t) not in kept}
+    return Converted(own, _about(model, planned), peak_memory())
+
+
+def _about(model: nn.Module, planned: PlannedPart) -> dict[str, Any]:
+    return {
+        "record": part_record(model, planned.site, planned.module),
+        "certificate": planned.certificate.to_json(),
+        "parameters_added": planned.module.parameters_added,
+    }
 
 
 def _in_place(model: str, path: str, layer: nn.Module) -> nn.Module:

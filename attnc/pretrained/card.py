@@ -30,6 +30,10 @@ where an input lies outside of what was proved. `attnc verify DIRECTORY` proves 
 
 Without `trust_remote_code`, transformers refuses to open the directory. It would know only the original model: the type of the
 model in `config.json` and the names of the files of weights are chosen so that nobody takes one for the other."""
+_EXECUTED = {
+    "softmax": "The converted parts execute this softmax, over all anchors.",
+    "closed-form": "The converted parts execute closed forms instead, which are not softmax as executed.",
+}
 _CLAIMED = """\
 * Each bound is about one converted part, given its input as it is executed, for every input in the column *holds for*.
   `approximation` compares the part with the original part, both in exact arithmetic. `rounding` is what execution in the
@@ -69,8 +73,8 @@ def card(report: ConversionReport, engine: str) -> str:
     blocks = [COLUMNS, *report.rows()]
     return "\n".join([
         _METADATA, f"# {report.model} as softmax attention", "",
-        f"attnc replaced {parts} of a {report.model} by softmax attention over stored anchors. The weights of the original are "
-        "unchanged.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
+        f"attnc converted {parts} of a {report.model} to softmax attention over stored anchors. {_EXECUTED[engine]} The "
+        "weights of the original are unchanged.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
         "## What was converted, and what is left", "",
         *([_table(blocks), ""] if len(blocks) > 1 else []), *(f"* {line}" for line in report.notes()), "",
         "## What is claimed", "", _CLAIMED, "", "## What is not claimed", "", _NOT_CLAIMED, "",

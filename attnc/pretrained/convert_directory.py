@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,22 @@ from attnc.arguments import checked_eps, checked_jobs
 from attnc.domain import Box
 from attnc.errors import AttncError, FileError, InputError
 from attnc.extras import optional
-from attnc.frontends.transformers import BlockList, example_call, find_blocks
+from attnc.frontends.transformers import BlockList, PartSite, Site, example_call, find_blocks
 from attnc.parallel import as_completed
-from attnc.pretrained.alone import Converted, Layers, Task, convert_alone, peak_memory
-from attnc.pretrained.config import ConvertConfig, checked_config
+from attnc.pretrained.alone import (
+    Converted,
+    Layers,
+    Task,
+    convert_alone,
+    part_converted,
+    peak_memory,
+    plan_part,
+)
+from attnc.pretrained.blocks import PlannedPart
+from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.convert import check_dtypes, convert_, differences
 from attnc.pretrained.directory import converted_module, load_model, map_model
+from attnc.pretrained.guard import check_reached
 from attnc.pretrained.inputs import Entering, entering, outputs, removed
 from attnc.pretrained.mapped import MappedModel, NotMappableError, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport, model_certificate
@@ -50,6 +60,12 @@ class DirectoryRead:
         model: nn.Module = self.mapped.model
         return model
 
+    @property
+    def others(self) -> list[PartSite]:
+        """The norms, and then the activations outside of blocks, that are converted."""
+        others = [site for site in self.found.sites if not isinstance(site, Site)]
+        return sorted(others, key=lambda site: site.part, reverse=True)
+
 
 def convert_directory(
     source: Path,
@@ -58,29 +74,32 @@ def convert_directory(
     config: ConvertConfig | Mapping[str, Any] | None = None,
     filter_fn: Filter | None = None,
     *,
+    parts: str | Collection[str] = "feed-forward",
     check: bool = True,
     jobs: int = 1,
     progress: Progress = silent,
 ) -> ConversionReport:
-    """Convert the feed-forward blocks of a model directory, and write the result as a new directory.
+    """Convert the feed-forward blocks of a model directory, and write the result as a new directory; `parts` are those of
+    `convert_`.
 
     The operations of the model are recorded once. Then each block is planned, proved and tested in the layer that holds it,
     whose weights are mapped from the files. joblib runs the blocks: `jobs` is its `n_jobs`, and `joblib.parallel_config` selects
     its backend. The original files are linked. If the process ends, the same call resumes the work. With `check` the model runs
-    before and after on an example input, layer by layer, and the report compares the outputs."""
+    before and after on an example input, layer by layer, and the report compares the outputs. Norms and activations outside of
+    blocks take seconds, so a later run converts them again."""
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
-    jobs = checked_jobs(jobs)
+    jobs, kinds = checked_jobs(jobs), checked_parts(parts)
     finished = work_directory(out).exists() and out.exists()  # ended between its last two steps
     if not finished:
         check_new(out)
     check_original(source)
     progress(f"reading {source}")
     try:
-        read = read_directory(source, config, filter_fn)
+        read = read_directory(source, config, filter_fn, kinds)
     except NotMappableError as problem:
         warnings.warn(f"{problem}: the whole model is loaded into memory", stacklevel=2)
-        return _convert_whole(source, out, approximation, config, filter_fn, check, progress)
+        return _convert_whole(source, out, approximation, config, filter_fn, kinds, check, progress)
     work = Work(out.absolute(), _plan(source, read, approximation, config, check))
     if finished:
         if not work.is_own():
@@ -89,8 +108,11 @@ def convert_directory(
         return ConversionReport.from_json(read_json(out / "config.json")["attnc"]["report"])
     with work.opened():
         before, done = _convert_blocks(read, work, approximation, config, jobs, progress)
+        others = [plan_part(read.model, site, approximation, config) for site in read.others]
+        done |= {plan.site.name: part_converted(read.model, plan) for plan in others}
         progress("comparing the outputs")
-        after = _outputs_after(read, done, config) if check else None
+        after = _outputs_after(read, done, others, config) if check or others else None
+        after = after if check else None
         report = _report(read, done, approximation, before, after)
         progress(f"writing {out}")
         _write(source, read, work, done, config, report)
@@ -102,7 +124,10 @@ def convert_directory(
 
 
 def check_original(source: Path) -> None:
-    """Refuse a model that is converted, and one that has a file of the name that the anchors get."""
+    """Refuse a directory without a model, a model that is converted, and one that has a file of the name that the anchors get."""
+    if source.is_dir() and not (source / "config.json").is_file():
+        what = f"{source.resolve()} is no model directory of Hugging Face: it has no config.json"
+        raise FileError(f"{what}. Give a directory with config.json and safetensors")
     if (source / ANCHORS).exists():
         raise FileError(
             f"{source} has a file {ANCHORS}, the name of attnc's own: rename it, in the index too"
@@ -111,18 +136,22 @@ def check_original(source: Path) -> None:
         raise InputError(f"{source} is already converted: give the original model")
 
 
-def read_directory(source: Path, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
+def read_directory(
+    source: Path, config: ConvertConfig, filter_fn: Filter | None, parts: Collection[str]
+) -> DirectoryRead:
     """The model of a directory without its matrices, and its blocks."""
     # absolute: workers that joblib reuses keep the directory in which they were started
-    return read_model(map_model(source.absolute()), config, filter_fn)
+    return read_model(map_model(source.absolute()), config, filter_fn, parts)
 
 
-def read_model(mapped: MappedModel, config: ConvertConfig, filter_fn: Filter | None) -> DirectoryRead:
+def read_model(
+    mapped: MappedModel, config: ConvertConfig, filter_fn: Filter | None, parts: Collection[str]
+) -> DirectoryRead:
     """The blocks of a model, and what enters them."""
     with in_memory(mapped.model, mapped.sources, release=True):
         call = example_call(mapped.model)
     with laid_out(mapped):
-        found = find_blocks(mapped.model, filter_fn, call=call)
+        found = find_blocks(mapped.model, filter_fn, call=call, parts=parts)
     check_dtypes(found)
     with in_memory(mapped.model, mapped.sources, release=True):  # for calibration
         domains = entering(mapped.model, found.blocks, config)
@@ -135,13 +164,16 @@ def _convert_whole(
     approximation: float,
     config: ConvertConfig,
     filter_fn: Filter | None,
+    parts: Collection[str],
     check: bool,
     progress: Progress,
 ) -> ConversionReport:
     model = load_model(source)
     call = example_call(model)
     samples = (call.kwargs or call.args) if check else None
-    report = convert_(model, approximation, config, filter_fn, samples=samples, progress=progress)
+    report = convert_(
+        model, approximation, config, filter_fn, parts=parts, samples=samples, progress=progress
+    )
     progress(f"writing {out}")
     save_converted(model, out, source)
     return report
@@ -159,6 +191,7 @@ def _plan(
         "engine": config.engine,
         "design": config.design,
         "blocks": [site.name for site in read.found.blocks],
+        "others": [site.name for site in read.others],
         "inputs": [domain_to_json(one.domain) for one in read.domains if isinstance(one.domain, Box)],
         "check": check,
         "versions": versions(),
@@ -211,16 +244,20 @@ def _results(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[str, Converted]
 
 
 def _outputs_after(
-    read: DirectoryRead, done: Mapping[str, Converted], config: ConvertConfig
+    read: DirectoryRead, done: Mapping[str, Converted], others: Sequence[PlannedPart], config: ConvertConfig
 ) -> list[dict[str, Tensor]]:
-    """The outputs of the converted model; the original blocks are put back."""
+    """The outputs of the converted model, which must execute the parts that were not tested alone; the original parts are put
+    back."""
     undo = []
     try:
         for site in read.found.blocks:
             claim = Certificate.from_json(done[site.name].about["certificate"])
             module = converted_module(site, claim, done[site.name].tensors, config.engine)
             undo.append(site.replace(module))
+        undo += [plan.site.replace(plan.module) for plan in others]
         with in_memory(read.model, read.mapped.sources, release=True):
+            if others:
+                check_reached(read.model, read.found.call, others)
             return outputs(read.model, [read.found.call])
     finally:
         for put_back in reversed(undo):

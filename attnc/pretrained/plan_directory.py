@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from attnc.frontends.transformers import Skipped
 from attnc.pretrained.alone import Layers
-from attnc.pretrained.config import ConvertConfig, checked_config
+from attnc.pretrained.config import ConvertConfig, checked_config, checked_parts
 from attnc.pretrained.convert_directory import Filter, check_original, read_directory, read_model
 from attnc.pretrained.directory import load_model
 from attnc.pretrained.mapped import MappedModel, NotMappableError
@@ -33,6 +33,7 @@ class PlannedConversion:
     ]  # name, activation, neurons, features, norm, size and memory of each
     skipped: tuple[Skipped, ...]
     memory: int  # an estimate for each job, in bytes, beside some 0.6 GB of the libraries
+    others: tuple[str, ...] = ()  # norms, and activations outside of blocks, that would be converted
     whole: str = ""  # why the whole model would be loaded into memory, if it would be
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +56,7 @@ class PlannedConversion:
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         left = shortened([(one.name, one.reason) for one in self.skipped])
         notes = [f"{self.whole}: the whole model would be loaded into memory, by one job"] * bool(self.whole)
+        notes += [f"norms and activations outside of blocks, too: {len(self.others)}"] * bool(self.others)
         notes += ["nothing was proved yet, and the numbers of the matrices were not looked at"]
         notes += [f"left: {name} ({reason})" for name, reason in left]
         return "\n".join([self.headline(), "", *lines, "", *notes])
@@ -79,17 +81,18 @@ def plan_directory(
     config: ConvertConfig | Mapping[str, Any] | None = None,
     filter_fn: Filter | None = None,
     *,
+    parts: str | Collection[str] = "feed-forward",
     progress: Progress = silent,
 ) -> PlannedConversion:
     """Read what a model directory executes, and say what `convert_directory` would do. Nothing is written."""
     check_original(source)
     progress(f"reading {source}")
-    config, stored, whole = checked_config(config), Directory(source), ""
+    config, stored, whole, kinds = checked_config(config), Directory(source), "", checked_parts(parts)
     try:
-        read = read_directory(source, config, filter_fn)
+        read = read_directory(source, config, filter_fn, kinds)
     except NotMappableError as problem:
         whole = str(problem)
-        read = read_model(MappedModel(load_model(source), {}), config, filter_fn)
+        read = read_model(MappedModel(load_model(source), {}), config, filter_fn, kinds)
     layers = Layers(read.model, read.found.blocks)
     blocks: list[dict[str, Any]] = []
     for site in read.found.blocks:
@@ -103,7 +106,15 @@ def plan_directory(
             "memory": held + _PER_WEIGHT * sum(w.numel() for w in weights),
         })  # fmt: skip
     size = sum((source / name).stat().st_size for name in stored.names)
-    largest = max(block["memory"] for block in blocks)
+    largest = max((block["memory"] for block in blocks), default=0)
+    others = tuple(site.name for site in read.others)
     return PlannedConversion(
-        type(read.model).__name__, len(stored.names), size, tuple(blocks), read.found.skipped, largest, whole
+        type(read.model).__name__,
+        len(stored.names),
+        size,
+        tuple(blocks),
+        read.found.skipped,
+        largest,
+        others,
+        whole,
     )

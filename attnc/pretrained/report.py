@@ -208,13 +208,13 @@ class ConversionReport:
 
 
 ASSUMED = (
-    "every input: any input of the norm in front of the block, in every call that executes the operations that were read, if the "
-    "executed norm returns a vector that is normalised to 2^-10 (float32 layer norms do for means of up to some thousand "
-    "standard deviations: docs/pretrained.md)"
+    "every input: any input of the norm in front of the block, in every call that executes the operations that were read. "
+    "Assumed: the executed norm returns a vector that is normalised to 2^-10. Layer norms in float32 do so for means of up to a "
+    "few thousand standard deviations (docs/pretrained.md)"
 )
 ASSUMED_HALF = (
     "every input in half precision: any input of the norm in front of the block, in every call that executes the operations that "
-    "were read, if the executed norm computes its mean square in float32, and rounding to half precision moves each of its "
+    "were read. Assumed: the executed norm computes its mean square in float32, and rounding to half precision moves each of its "
     "numbers by at most a relative 2^-5 (docs/families.md)"
 )
 UNCLAIMED = (
@@ -234,7 +234,8 @@ BLOCK_FACTS = {
 def model_certificate(
     model: str, requested: float, blocks: Sequence[Certificate], made_with: Mapping[str, str] | None = None
 ) -> Certificate:
-    """The certificate of a converted model: its bound holds for the outputs of each block."""
+    """The certificate of a converted model: its bound holds for the outputs of each converted part, given its input. It is not a
+    bound of the model's outputs."""
     for block in blocks:
         if block.subject == "block":
             with_fields(f"the facts of {block.name}", block.facts, BLOCK_FACTS)
@@ -286,12 +287,13 @@ def _own_forms(block: Certificate) -> list[str]:
         return []
     form = FUNCTIONS.get((name, block.dtype)) if facts["design"] == "lattice" else None
     if form is not None:
-        tail = "the tail of the normal distribution by its Mills ratio"
-        runs.append(f"{name} runs by {tail if isinstance(form, TailForm) else 'a sigmoid'}")
+        tail = "the normal tail (Mills ratio)"
+        runs.append(
+            f"{name} is computed from {tail if isinstance(form, TailForm) else 'a sigmoid'}, not by attention"
+        )
     if facts["heads"] > facts["neurons"]:
-        runs.append("products of two values run as x*y")
-    why = "proved to approximate the function itself; this is not attention"
-    return [f"closed-form: {one}, {why}" for one in runs]
+        runs.append("products of two values are computed as x*y, not by attention")
+    return [f"closed-form: {one}; the formula is proved to approximate the function itself" for one in runs]
 
 
 def _rounding(rounding: float, before: str = "") -> str:

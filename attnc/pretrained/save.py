@@ -30,13 +30,19 @@ def check_new(out: Path) -> None:
         raise FileError(f"cannot write {out}: nothing may be written into {out.parent}")
 
 
-def save_converted(model: nn.Module, out: Path, source: Path | None = None) -> None:
+def save_converted(
+    model: nn.Module, out: str | os.PathLike[str], source: str | os.PathLike[str] | None = None
+) -> None:
     """Model, report (JSON and HTML) and the other files of the source (tokenizer …), in a new directory: all of it or none. The
     model card of the source is kept below that of the conversion."""
     report, record = report_of(model), getattr(getattr(model, "config", None), "attnc", None)
     if not hasattr(model, "save_pretrained") or record is None:
         what = f"{type(model).__name__} has no save_pretrained, or no config with the record of a conversion"
-        raise InputError(f"{what}: a directory is written for models of transformers")
+        raise InputError(
+            f"{what}: directories are written for models of transformers. Write an ONNX file, attnc.export(model, 'model.onnx'), "
+            "or save the state_dict of the original with safetensors, load it, and convert the model again"
+        )
+    out, source = Path(out), None if source is None else Path(source)
     check_new(out)
     if "save_pretrained" not in vars(model):  # a part of it was converted
         attach_savers(model, report, str(record["engine"]))

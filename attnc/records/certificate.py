@@ -93,6 +93,13 @@ MEASURED_FACTS: dict[str, dict[str, type]] = {
     "tokens": {"points": int, "seed": int, "wrong": int, "reason": str},
     "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
 }
+_OF_MODELS = (
+    (
+        "bound of",
+        "one converted part, the one with the largest bound, given its input; not of the model's output",
+    ),
+    ("whole model", "for given inputs: report.for_input(...)"),
+)
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
 PROVED_FACTS: dict[str, dict[str, type]] = {
     "head": {"precision": int, "cells": int},
@@ -302,7 +309,7 @@ class Certificate:
             raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
 
     def rows(self) -> list[tuple[str, str]]:
-        """The at most five lines of the printed certificate."""
+        """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about."""
         terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
         seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
         if self._rounding_unclaimed() or self.status is Status.UNKNOWN:
@@ -319,6 +326,7 @@ class Certificate:
             error = "executed/exact - 1" if self.facts.get("relative") is True else "executed - exact"
             bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
+        rows += _OF_MODELS if self.subject == "model" else ()
         domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
         if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
             domain = domain.replace("every input of", "the inputs that were tried in", 1)

@@ -71,6 +71,22 @@ def test_a_table_and_a_directory(run: Any, source: Path, tmp_path: Path) -> None
     assert str(report) in shown.out and str(report.certificate) in shown.out
 
 
+def test_all_parts(run: Any, source: Path, tmp_path: Path) -> None:
+    given = ("--approximation", "1e-4", "--parts", "all", "--engine", "softmax")
+    planned = run("convert", source, "--dry-run", "--json", *given)
+    ran = run("convert", source, "-o", tmp_path / "out", *given)
+    assert (ran.code, ran.err) == (0, "")
+    model = from_pretrained(tmp_path / "out")
+    report = report_of(model)
+    assert len(report.norms) == 5 and len(planned.json["plan"]["others"]) == 6
+    assert {part.facts["engine"] for part in report.certificate.children} == {"softmax"}
+
+
+def test_a_directory_without_a_model(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(run("convert", ".", "-o", "out", "--json"), "FileError", str(tmp_path.resolve()))
+
+
 def test_json(run: Any, source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = run(
@@ -167,6 +183,7 @@ def test_a_file_is_no_directory(run: Any, source: Path, tmp_path: Path) -> None:
         (("--approximation", "1e-30"), "PrecisionError", "encoder.layer.0"),
         (("--engine", "sparse"), "InputError", "--engine sparse"),
         (("--design", "round"), "InputError", "--design round"),
+        (("--parts", "norms"), "InputError", "--parts norms"),
         (("--only", "layer.9"), "InputError", "2"),
         (("--jobs", "0"), "InputError", "--jobs 0"),
     ],

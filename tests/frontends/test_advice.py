@@ -36,6 +36,27 @@ def test_compile_points_transformers_to_convert() -> None:
         attnc.compile(bert(), domain=attnc.Tokens(9, 2), eps=1e-6)
 
 
+class Wrapped(nn.Module):
+    """A module around a transformer, with inputs of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([bert()])
+
+    def forward(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        output: torch.Tensor = self.parts[0](features["input_ids"]).last_hidden_state
+        return output
+
+
+@pytest.mark.parametrize("name", ["Wrapped", "SentenceTransformer"])
+def test_convert_points_to_the_transformer_inside(name: str) -> None:
+    model = type(name, (Wrapped,), {})().eval()
+    with pytest.raises(InputError, match=r"attnc\.convert_\(model\.parts\[0\]") as refusal:
+        attnc.convert_(model, approximation=1e-4)
+    assert ("st[0].auto_model" in str(refusal.value)) == (name == "SentenceTransformer")
+    assert attnc.convert_(model.parts[0], approximation=1e-4).proved
+
+
 def test_convert_points_networks_to_compile() -> None:
     with pytest.raises(UnsupportedError) as refusal:
         attnc.convert_(MLP, approximation=1e-4)

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from attnc import purity
 from attnc.errors import FileError, InputError, UnsupportedError
 from attnc.pretrained import convert_, from_pretrained, report_of
 from attnc.pretrained import convert_directory as driver
@@ -52,14 +53,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module", autouse=True)
 def read_once(sources: dict[str, Path]) -> Iterator[None]:
     """Record the operations of each model once, not in every test: a conversion leaves the model as it was."""
-    read, known = driver.read_directory, dict[Path, driver.DirectoryRead]()
+    read, known = driver.read_directory, dict[tuple[Path, Any], driver.DirectoryRead]()
 
-    def once(source: Path, config: Any, filter_fn: Any) -> driver.DirectoryRead:
+    def once(source: Path, config: Any, filter_fn: Any, parts: Any) -> driver.DirectoryRead:
         if source not in sources.values():
-            return read(source, config, filter_fn)
-        if source not in known:
-            known[source] = read(source, config, filter_fn)
-        return known[source]
+            return read(source, config, filter_fn, parts)
+        if (source, parts) not in known:
+            known[source, parts] = read(source, config, filter_fn, parts)
+        return known[source, parts]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(driver, "read_directory", once)
@@ -116,6 +117,38 @@ def test_the_result_is_that_of_the_loaded_model(
     (one,), (other,) = (outputs(each, calls(example(name))) for each in (model, read))
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
     assert read_report(finished[name]) == (report_of(read), None)
+
+
+def test_norms_and_poolers_are_converted_too(sources: dict[str, Path], tmp_path: Path) -> None:
+    config, out = {"engine": "softmax"}, tmp_path / "out"
+    model = load_model(sources["bert"])
+    report = convert_(model, EPS, config, parts="all", samples=example("bert"))
+    convert_directory(sources["bert"], out, EPS, config, parts="all")
+    read = from_pretrained(out)
+    assert report_of(read).certificate == report.certificate and len(report_of(read).norms) == 5
+    assert report_of(read).skipped == report.skipped == ()
+    assert report_of(read).parameters_added == report.parameters_added
+    (one,), (other,) = (outputs(each, calls(example("bert"))) for each in (model, read))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    assert purity(read, **example("bert")) == ()
+    assert verify_directory(out).status == "proved"
+    plan = plan_directory(sources["bert"], parts="all")
+    assert len(plan.others) == 6 and f"{len(plan.others)}" in str(plan)
+
+
+def test_norms_are_converted_again_by_a_resumed_run(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("whole", "resumed"):
+        with monkeypatch.context() as patched:
+            if name == "resumed":
+                _interrupted(patched, "write_weights", KeyboardInterrupt())
+                with pytest.raises(KeyboardInterrupt):
+                    convert_directory(sources["bert"], tmp_path / name, EPS, parts="all")
+                with pytest.raises(FileError, match="unfinished"):
+                    convert_directory(sources["bert"], tmp_path / name, EPS)
+        convert_directory(sources["bert"], tmp_path / name, EPS, parts="all")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "resumed")
 
 
 def test_the_directory_is_proved_again(finished: dict[str, Path]) -> None:

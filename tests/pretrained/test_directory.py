@@ -351,3 +351,14 @@ def test_what_stands_beside_the_weights_comes_along(saved: Make, tmp_path: Path)
     )
     with pytest.raises(FileError):
         save_converted(made.model, out)
+    save_converted(made.model, str(tmp_path / "again"), str(source))
+    assert (tmp_path / "again" / "vocab.txt").read_text() == "a"
+
+
+def test_a_model_without_a_config_has_no_directory(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    convert_(model, EPS)
+    with pytest.raises(InputError, match=r"attnc\.export\(.*safetensors"):
+        save_converted(model, tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
