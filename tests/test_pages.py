@@ -28,6 +28,7 @@ NOT_CODE = {  # blocks of text that are no code: the page, how they begin, what 
     "zoo.md": r"certificate: ",  # outputs: below
 }
 NOT_RUN = {  # listings that are parsed only, and why
+    "huggingface.md": "needs sentence-transformers, which is not among the extras",
     "experiments.md": "takes half an hour, on a cluster; tests/cli/test_reproduce.py runs the same sweep in small",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,9 @@ from attnc.cli import output as out
 from attnc.cli.options import Force, Json, Saved, check_files, output_option
 from attnc.errors import InputError
 from attnc.exporters.export import CoqFile
-from attnc.records.certificate import Certificate
+
+if TYPE_CHECKING:
+    from attnc.records.certificate import Certificate
 
 _FORMATS = {"onnx": ".onnx", "coq": ".v"}  # and the suffixes of their files
 _Output = Annotated[Path, output_option("The file to write.")]

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from attnc.arguments import checked_engine
 from attnc.check.literal import check_literal
-from attnc.domain import Ball, Box, Interval, Tokens
+from attnc.domain import Ball, Box, Interval
 from attnc.errors import AttncError, CertificateError, InputError, Problem, UnsupportedError
+from attnc.exporters.box_inputs import in_box
 from attnc.exporters.model_inputs import (
     example_of,
     masks_missing,
@@ -132,7 +133,7 @@ def _head(head: Head, engine: str) -> Subject:
             torch.zeros(1, dtype=head.key.dtype) + interval.middle, engine, strict=False
         )  # raises, or derives its window
     call = partial(_run_head, engine=engine)
-    samples = partial(_in_box, Box(interval.lo, interval.hi, (1,)), (), head.key.dtype)
+    samples = partial(in_box, Box(interval.lo, interval.hi, (1,)), (), head.key.dtype)
     rounds = engine == "softmax" and head.certificate.proved
     return Subject(Called(head, call), head.certificate, ("s",), ("y",), ({0: "batch"},), samples, rounds)
 
@@ -145,7 +146,7 @@ def _quadratic(head: QuadraticHead, engine: str) -> Subject:
     _check(head)
     domain = head.certificate.holds_for
     side = domain.radius / math.sqrt(domain.features) if isinstance(domain, Ball) else 1.0
-    samples = partial(_in_box, Box(-side, side, (head.dim,)), (head.dim,), head.slope.dtype)
+    samples = partial(in_box, Box(-side, side, (head.dim,)), (head.dim,), head.slope.dtype)
     return Subject(Called(head, _plainly), head.certificate, ("z",), ("y",), ({0: "batch"},), samples)
 
 
@@ -156,7 +157,7 @@ def _network(network: Network, engine: str) -> Subject:
     known = network.certificate
     shape = network.program.shape
     box = network.domain if known.status is not Status.UNKNOWN else Box(-1, 1, shape)
-    samples = partial(_in_box, box, shape, next(network.parameters()).dtype)
+    samples = partial(in_box, box, shape, next(network.parameters()).dtype)
     running = partial(_with_engine, [network], engine)
     return Subject(
         Called(network, _plainly), known, ("x",), ("y",), ({0: "batch"},), samples, known.proved, running
@@ -377,31 +378,6 @@ def _changed(reason: str) -> str:
     return (
         f"the certificate would not apply to the exported file: {reason}. Build the module again, or load it"
     )
-
-
-def _in_box(
-    box: Box, shape: tuple[int, ...], dtype: torch.dtype, count: int, free: Collection[str]
-) -> Inputs:
-    """The two ends of the box and random points, for shape () as a vector of numbers; token ids as integers."""
-    source = torch.Generator().manual_seed(count)
-    lo, hi = (torch.tensor(end) for end in (box.lo, box.hi))
-    x = torch.rand(count, *box.shape, generator=source, dtype=torch.float64) * (hi - lo) + lo
-    for row, end in enumerate((hi, lo)[: count - 1]):
-        x[row] = end
-    if isinstance(box, Tokens):
-        return (x.round().long(),)
-    inside = torch.minimum(torch.maximum(x.to(dtype), _least(lo, dtype)), _largest(hi, dtype))
-    return (inside.reshape(count, *shape),)
-
-
-def _least(lo: Tensor, dtype: torch.dtype) -> Tensor:
-    """The smallest numbers of the dtype that are at least lo."""
-    near = lo.to(dtype)
-    return torch.where(near.double() < lo, torch.nextafter(near, torch.full_like(near, torch.inf)), near)
-
-
-def _largest(hi: Tensor, dtype: torch.dtype) -> Tensor:
-    return -_least(-hi, dtype)
 
 
 _KINDS = cast(

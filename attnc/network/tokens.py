@@ -165,7 +165,7 @@ class TokenNetwork(PreciseModule):
 
         >>> from attnc import zoo
         >>> {name: round(share, 2) for name, share in zoo.load("induction", vocabulary=2, length=4).effects().items()}
-        {'0.0 previous': 0.6, '1.0 induction': 0.6}
+        {'0.0 previous': 0.47, '1.0 induction': 0.47}
         """
         return effects_of(self)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Ball, Box, Context, Domain, Interval, Normed, Sequences, Tokens
+from attnc.domain import Box, Domain, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import bound_name, card, folded, table
+from attnc.records.domain_text import assumed_text, domain_text
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import (
     DAMAGE,
@@ -327,24 +328,16 @@ class Certificate:
             bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
         rows += _OF_MODELS if self.subject == "model" else ()
-        domain = "" if self.holds_for is None else f"{_domain_text(self.holds_for)}, "
+        domain = "" if self.holds_for is None else f"{domain_text(self.holds_for)}, "
         if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
             domain = domain.replace("every input of", "the inputs that were tried in", 1)
-        rows.append(("holds for", f"{domain}{self.dtype}{self._assumed()}"))
+        given = [part.facts.get("assumed") for part in self.walk() if part.subject == "lookup"]
+        rows.append(("holds for", f"{domain}{self.dtype}{assumed_text(given)}"))
         below = [c.subject for c in self.walk()][1:]
         counts = {kind: below.count(kind) for kind in FACTS}
         parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
         last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
         return [*rows, ("details", last)] if last else rows
-
-    def _assumed(self) -> str:
-        """What is assumed of a function that is known by values at points."""
-        lookups = (part for part in self.walk() if part.subject == "lookup")
-        given = [part.facts["assumed"] for part in lookups if "assumed" in part.facts]
-        return "".join(
-            f", if f has the Lipschitz constant {facts['lipschitz']:g} and the stored values up to {facts['noise']:.2g}"
-            for facts in given[:1]
-        )
 
     def __str__(self) -> str:
         return "\n".join(f"{name + ':':<13}{text}" for name, text in self.rows())
@@ -402,27 +395,3 @@ class Verdict:
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""
         title = f"verdict{': ' + self.name if self.name else ''}: the independent checker"
         return card(title, str(self.status), self.reason, facts, "", parts)
-
-
-def _domain_text(domain: Domain) -> str:
-    if isinstance(domain, Context):
-        sizes = ", ".join(f"|{name}| <= {limit:g}" for name, limit in domain.limits.items())
-        return f"every context of up to {domain.examples:,} examples with {sizes}"
-    if isinstance(domain, Ball):
-        token = "every token, minus its mean as executed," if domain.centred else "every token"
-        return f"{token} of {domain.features} features with a norm of at most {domain.radius:g}"
-    if isinstance(domain, Sequences):
-        size = f"over {domain.vocabulary} tokens ({_amount(domain.count)} sequences)"
-        return f"every sequence of length 1 to {domain.length} {size}"
-    if isinstance(domain, Normed):
-        return f"every output of {'a LayerNorm' if domain.centred else 'an RMSNorm'} of {len(domain.gain)} features"
-    return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"
-
-
-def _amount(count: int) -> str:
-    """A whole number, or its size if it is long.
-
-    >>> _amount(349524), _amount(8**33)
-    ('349,524', '6e+29')
-    """
-    return f"{count:,}" if count < 10**9 else f"{count:.0e}"

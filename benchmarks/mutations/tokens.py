@@ -128,8 +128,8 @@ TOKENS = [
     ),
     Mutation(
         "tokens: padding", "attnc/network/tokens.py",
-        "        for layer in self._layers():\n            x = layer(x, hidden).masked_fill(padding, 0)\n",
-        "        for layer in self._layers():\n            x = layer(x, hidden)\n", "padding may be infinite or NaN",
+        "        for layer in self._layers()[:layers]:\n            x = layer(x, hidden).masked_fill(padding, 0)\n",
+        "        for layer in self._layers()[:layers]:\n            x = layer(x, hidden)\n", "padding may be infinite or NaN",
         (f"{NETWORK}::test_padding_is_0_before_every_layer",),
     ),
     Mutation(

@@ -100,8 +100,8 @@ TRACED_FUNCTIONS = [
     ),
     Mutation(
         "trace: casts",
-        TRACE,
-        "if result.dtype == torch.float32 and torch.float64 in before:",
+        "attnc/frontends/trace_dtypes.py",
+        "if made == torch.float32 and torch.float64 in before:",
         "if False:",
         "a cast to float32 is read as exact",
         (TRACED,),

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attnc.incontext.losses import loss_named
+from attnc.records.fields import at_most
 from tests.cli.checks import refused, words
 from tests.incontext.exact import descend
 from tests.sampled import only
@@ -582,7 +583,7 @@ def test_the_bound_of_the_file_is_said_beside_that_for_the_examples(run: Any, tm
     assert (
         f"{record['bound']:g} (for these 6 examples; {record['certificate_bound']:g} for up to 1,000)" in said
     )
-    assert f"{record['certificate_bound']:.4g}" in words(run("verify", path).out)
+    assert at_most(record["certificate_bound"]) in words(run("verify", path).out)
 
 
 def test_a_loss_that_is_given_says_which_class_counts_as_1(run: Any, tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_an_eps_out_of_reach_names_the_layer_and_what_can_be_met(
     assert compiled(model, widths[0], reachable, dtype).certificate.bound <= reachable
 
 
+@pytest.mark.slow
 def test_a_wide_layer_gets_a_lattice_where_other_designs_fail() -> None:
     """Values of tuned heads cancel on wide intervals; those of a lattice do not."""
     model = nn.Sequential(nn.Linear(1, 1), nn.GELU()).eval().double()

@@ -94,7 +94,7 @@ def grid_network() -> Network:
     bound = 0.1 * 2**0.5
     claim = Certificate(
         subject="lookup", name="lookup", status=Status.PROVED, approximation=bound, rounding=0.0, bound=bound, dtype="float64",
-        facts={"value": 2, "anchors": 441},
+        facts={"value": 2, "anchors": 441, "assumed": {"lipschitz": 1.0, "noise": 0.0}},
     )  # fmt: skip
     certificate = network_certificate(
         Status.PROVED, BOX, "float64", bound, witness=Witness((0.05, 0.05), 0, 0.04), digests=numbers.digests(),

@@ -117,7 +117,7 @@ def test_a_changed_stage_or_program_is_noticed() -> None:
     assert "structure" in str(net.why_not_certified())
     other = residual()
     other.program = Program((3,), (Affine(0, np.eye(3)),))
-    assert "program" in str(other.why_not_certified())
+    assert "steps" in str(other.why_not_certified())
 
 
 def test_a_module_that_runs_other_code_is_not_proved() -> None:
