@@ -93,10 +93,15 @@ def test_listings_are_tested_code(name: str, text: str) -> None:
 def _traced_by_nnsight(text: str) -> None:
     nnsight = pytest.importorskip("nnsight")  # make test-lens
     import copy
+    import runpy
+    import tempfile
 
-    literal = attnc.head("tanh", domain=(-1, 1), eps=1e-3).as_self_attention()
-    names = {"nnsight": nnsight, "copy": copy, "literal": literal, "x": torch.zeros(1, 2, 1)}
-    exec(text, names)
+    literal = attnc.head("tanh", domain=(-1, 1), eps=1e-3).as_self_attention(2)
+    names = {"nnsight": nnsight, "copy": copy, "literal": literal, "x": torch.zeros(2)}
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "listing.py"  # nnsight reads the source of its blocks
+        file.write_text(text, encoding="utf-8")
+        runpy.run_path(str(file), init_globals=names)
 
 
 def folded(text: str) -> str:
