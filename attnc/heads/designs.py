@@ -13,7 +13,10 @@ import numpy as np
 from attnc.errors import InputError
 from attnc.heads import patience
 from attnc.heads.chain import Chain, lattice, overhanging, softmax_weights
-from attnc.heads.draft import Draft, Finished, columns, finish, one_head, padded, reweighted, solve_values
+from attnc.heads.draft import (
+    Draft, Finished, columns, finish, forward, one_head, padded, reweighted, rounding_estimate, solve_values,
+)  # fmt: skip
+from attnc.heads.lattice import RELU_GAP, STEEPEST, self_gate
 from attnc.heads.target import Plan, Target, evaluate, target_of
 from attnc.heads.tuned import grow, tune, tuned
 from attnc.records.numbers import Array
@@ -205,10 +208,26 @@ def split(chain: Chain, heads: int, p: int) -> list[Chain]:
 
 def candidates_of(
     plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None
-) -> list[tuple[Finished, Draft]]:
-    """The designs of p anchors that apply, with estimates of their errors."""
+) -> list[tuple[Finished, Chain | None]]:
+    """The designs of p anchors that apply, with estimates of their errors; and the chains of tuned heads, to start larger ones."""
     target = target.denser(6 * p * plan.heads)
-    return [(finish(draft, target), draft) for draft in _drafts(plan, target, p, 0.9 * eps, smaller)]
+    gate = _exact_gate(plan, target, eps) if plan.design == "gated" and p == 2 else None
+    if gate is not None:
+        return [(gate, None)]
+    drafts = _drafts(plan, target, p, 0.9 * eps, smaller)
+    return [(finish(draft, target), draft.chain if draft.design == "tuned" else None) for draft in drafts]
+
+
+def _exact_gate(plan: Plan, target: Target, eps: float) -> Finished | None:
+    """The gate of two keys that computes f, or relu up to eps/2, if f has one: see `lattice.self_gate`. Far from the kink it
+    returns s itself in every library, because one weight is exactly 1."""
+    numbers = self_gate(plan.f, max(eps / 2, RELU_GAP / STEEPEST), plan.dtype)
+    if numbers is None:
+        return None
+    s = target.to_s(target.x)
+    parts = (numbers.query[0], numbers.key[0], numbers.value[0], s, target.arithmetic)
+    approximation = float(np.abs(forward(numbers, s) - target.y).max())
+    return Finished("gated", numbers, approximation, float(rounding_estimate(*parts).max()))
 
 
 def best_candidates(plan: Plan, p: int) -> Iterator[Finished]:

@@ -309,9 +309,9 @@ class _Search:
             smaller = max((q for q in self.chains if q < p), default=0)
             made = candidates_of(self.plan, self.target, p, self.eps, self.chains.get(smaller))
             self.tried[p] = sorted((finished for finished, _ in made), key=lambda c: c.estimate)
-            for _, draft in made:
-                if draft.design == "tuned" and draft.chain is not None:
-                    self.chains[p] = draft.chain
+            for _, chain in made:
+                if chain is not None:
+                    self.chains[p] = chain
         return self.tried[p]
 
 
