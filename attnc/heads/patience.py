@@ -33,6 +33,11 @@ class Clock:
         self.left: float = seconds
         self.searching, self.closing = self.began + _SEARCH * seconds, self.began + seconds
 
+    def again(self) -> None:
+        """As much time as at first, from now on: for a search of another kind after one that failed."""
+        now = time.thread_time()
+        self.searching, self.closing = now + _SEARCH * self.left, now + self.left
+
     @property
     def spent(self) -> float:
         return time.thread_time() - self.began

@@ -73,19 +73,24 @@ def best(plan: Plan, p: int) -> HeadCandidate:
 def smallest(plan: Plan, eps: float) -> HeadCandidate:
     """The smallest head found that is proved to stay within eps: gallop upward, then close the gap.
 
-    A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest."""
+    A search that has met nothing stops after `patience.SECONDS`, and the error says what came closest. Before that, smooth heads
+    are tried where tuned ones failed: they have more anchors, and their values cancel less."""
     refuse_kinks(plan)
     clock = patience.Clock()
     search = _Search(plan, max(eps, least_error(plan)))
     with clock.until(clock.searching):
         search.gallop()
-    if search.found is None and plan.design == "auto" and search.cancels():
+    late = clock.stopped and search.eps == eps and not search.target.kinks
+    if search.found is None and plan.design == "auto" and (late or search.cancels()):
+        clock.again()
         smooth = _Search(replace(plan, design="smooth"), search.eps)
         with clock.until(clock.searching):
             smooth.gallop()
         search = smooth if smooth.found is not None else search
     if search.found is None or search.eps > eps:
         closest = _closest(search, clock)
+        if closest is not None and closest.bound <= eps:
+            return closest
         clock.failed()
         raise _out_of_reach(plan, eps, search, closest, clock)
     return _steadier(plan, search.eps, search.close_gap(search.found))
