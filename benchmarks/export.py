@@ -24,10 +24,10 @@ from pages import ROOT, as_json, one_thread, progress, put, versions, write
 
 FUNCTIONS = (
     "tanh", "sigmoid", "gelu", "gelu on [-4, 4]", "gelu, gated", "silu", "silu, gated", "mish", "softplus",
-    "elu", "relu", "relu, gated", "sin",
+    "elu", "elu, gated", "relu", "relu, gated", "sin",
 )  # fmt: skip
 EPS = {"float32": 1e-4, "float64": 1e-12}
-LARGER = dict.fromkeys(("elu", "relu", "sin", "gelu, gated", "relu, gated"), 1e-8)  # in float64
+LARGER = dict.fromkeys(("elu", "relu", "sin", "gelu, gated", "elu, gated", "relu, gated"), 1e-8)  # in float64
 BATCHES = (1, 7, 200_000)
 LONGEST = 64  # tokens: a graph has no chunks, and 64 texts of up to 128 tokens reached 14 GB
 SENTENCES, TEXTS_IN_A_BATCH = 100, (1, 7, 64)

@@ -120,7 +120,7 @@ def _grading_estimate(target: Target, p: int, grading: Grading) -> float:
     chain = _graded_chain(target, p, grading)
     if target.dtype == "float64":
         return _error(target, chain)
-    patience.check()
+    patience.check(len(target.x), p)
     values = solve_values(softmax_weights(chain.keys(), target.x), target.y, target.ridge)
     return finish(one_head("graded", chain, values, np.ones_like(target.x)), target).estimate
 
@@ -147,7 +147,7 @@ def _graded_chain(target: Target, p: int, grading: Grading) -> Chain:
 
 def _error(target: Target, chain: Chain) -> float:
     """The largest error of least-squares values at the sample points, and about their rounding."""
-    patience.check()
+    patience.check(len(target.x), chain.size)
     matrix = softmax_weights(chain.keys(), target.x)
     values = solve_values(matrix, target.y, target.ridge)
     return float(np.abs(matrix @ values - target.y).max() + 4 * target.ridge * np.abs(values).max())

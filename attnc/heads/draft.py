@@ -101,7 +101,7 @@ def lawson(matrix: Array, y: Array, solve: Callable[[Array], Array], rounds: int
     emphasis = np.ones(len(y))
     best, least = (np.zeros(matrix.shape[1]), emphasis), np.inf
     for _ in range(rounds):
-        patience.check()
+        patience.check(*matrix.shape)
         values = solve(emphasis)
         error = np.abs(matrix @ values - y)
         if error.max() < least:
@@ -175,7 +175,7 @@ def _place(keys: Array, values: Array, own: Array, target: Target) -> tuple[Arra
     slopes = np.sort(keys[:, 0])
     chosen = slopes if len(slopes) <= 24 else slopes[np.linspace(0, len(slopes) - 1, 24).astype(int)]
     for centre in _centres(keys, target):
-        patience.check()
+        patience.check(len(s) * (len(chosen) + 1), len(keys))
         for origin in [float((slopes[0] + slopes[-1]) / 2), *map(float, chosen)]:
             # κ x + c with x = (s - middle)/half is κ'(s - centre) + c', without the common part of slope `origin`
             slope = keys[:, 0] - origin

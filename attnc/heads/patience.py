@@ -1,20 +1,26 @@
-"""Time limits of searches, so that an error is raised within seconds if no head exists.
+"""Limits of searches, so that an error is raised within seconds if no head exists.
 
-The limit applies until a search finds a head; its proof, and the search for a smaller head, are not limited. Time is the CPU
-time of this thread, so that the load of the machine does not matter."""
+The limit applies until a search finds a head; its proof, and the search for a smaller head, are not limited. The seconds are
+those of `attnc.effort`, which are counted: the same call finds the same head on a slow or busy machine."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+from attnc import effort
 
 SECONDS = 10.0  # for a search that fails
 _LEAST = 0.5  # for each search of a compilation whose seconds are spent
 _SHARED = 2.0  # times the seconds, for all searches of a compilation that fail
 _SEARCH = 0.6  # of the time; the rest is for proving what came closest
+_STEP, _NUMBER, _EXPONENTIAL = (
+    2e-4,
+    1.2e-9,
+    40.0,
+)  # seconds: of a call, of a multiplication; multiplications of an exp
 _until: ContextVar[float] = ContextVar("attnc_until", default=math.inf)
 
 
@@ -27,7 +33,7 @@ class Clock:
     searches of one compilation may still take, and `stopped` says whether one was stopped."""
 
     def __init__(self, seconds: float | None = None) -> None:
-        self.shared, self.began, self.stopped = _shared.get(), time.thread_time(), False
+        self.shared, self.began, self.stopped = _shared.get(), effort.spent(), False
         if seconds is None:
             seconds = SECONDS if self.shared is None else max(_LEAST, self.shared.left)
         self.left: float = seconds
@@ -35,12 +41,12 @@ class Clock:
 
     def again(self) -> None:
         """As much time as at first, from now on: for a search of another kind after one that failed."""
-        now = time.thread_time()
+        now = effort.spent()
         self.searching, self.closing = now + _SEARCH * self.left, now + self.left
 
     @property
     def spent(self) -> float:
-        return time.thread_time() - self.began
+        return effort.spent() - self.began
 
     @contextmanager
     def until(self, end: float) -> Iterator[None]:
@@ -61,7 +67,7 @@ class Clock:
 
     def note(self) -> str:
         """What to add to an error message."""
-        return f" The search was stopped after {self.spent:.1f} s." if self.stopped else ""
+        return " The search was stopped early: it took too long." if self.stopped else ""
 
 
 _shared: ContextVar[Clock | None] = ContextVar("attnc_shared", default=None)
@@ -78,7 +84,8 @@ def sharing() -> Iterator[Clock]:
         _shared.reset(token)
 
 
-def check() -> None:
-    """Raise `OutOfTimeError` if the time is over; every loop of a search calls this."""
-    if time.thread_time() > _until.get():
+def check(points: int = 0, columns: int = 0) -> None:
+    """Count a least-squares problem of this size, or a step like it, and raise `OutOfTimeError` if that is too much. Every loop
+    of a search calls this."""
+    if effort.spend(_STEP + _NUMBER * points * columns * (columns + _EXPONENTIAL)) > _until.get():
         raise OutOfTimeError

@@ -6,12 +6,12 @@ that the search has not used."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attnc import effort
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import ConvergenceError, InputError, PrecisionError
 from attnc.heads import lattice, patience
@@ -119,7 +119,7 @@ def on_lattice(plan: Plan, eps: float) -> HeadCandidate | None:
                 continue
             plan.progress(f"proving {numbers.anchors_per_head} anchors, lattice")
             promising = candidate.estimate <= eps
-            until = math.inf if promising else time.thread_time() + patience.SECONDS
+            until = math.inf if promising else effort.spent() + patience.SECONDS
             found = conclude(plan, candidate, math.inf, until)
             if found.bound <= eps:
                 return found
@@ -275,7 +275,7 @@ class _Search:
     def attempt(self, p: int) -> bool:
         """Whether a head of p anchors is proved."""
         self.plan.progress(f"trying {p} anchors")
-        patience.check()
+        patience.check(MEASURED_POINTS, p)
         if self.found is not None and not self.promising(p):
             return False
         candidates = self._candidates(p)

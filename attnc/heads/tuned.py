@@ -20,6 +20,7 @@ from attnc.records.numbers import Array
 # (sharpness, anchors beyond each end) of the lattices from which tuning starts
 STARTS = ((1.0, 0.0), (0.5, 0.0), (0.25, 0.5), (1.0, 1.0))
 LAWSON_ROUNDS, LAWSON_STEPS = 6, 20
+_STEPS = 4  # a step costs as much as least squares with so many times the columns
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Tuning:
         damping, gains = 1e-2, [1.0]
         scale: Array | None = None
         for _ in range(steps):
-            patience.check()
+            patience.check(len(self.target.x), _STEPS * (len(start.breakpoints) + 1))
             if now is None or now.cost == 0 or (len(gains) > 12 and sum(gains[-6:]) < 1e-3):
                 break
             jacobian = self.jacobian(now)

@@ -7,13 +7,13 @@ and halved until the bound is within a factor of the largest |d(m)| found, which
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from flint import arb, arb_series
 
+from attnc import effort
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Interval
 from attnc.errors import AttncError, FunctionError
@@ -27,6 +27,7 @@ from attnc.records.numbers import TENSORS, HeadNumbers
 PRECISION, ORDER = 128, 10
 ENDLESS = 2500  # cells without a finite bound after which the proof is abandoned
 SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
+_CELL, _KEY = 1e-4, 2e-5  # seconds of `attnc.effort`: of a cell, and of each key on it
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def supnorm(
 
     `seen` is an error found by sampling: it only saves work, and the proof does not rest on it. An approximation below `grain`
     of the rounding on its cell is not sharpened. The bound is infinite if nothing was proved; also if it exceeds `needed`, or
-    if the thread has run for `until` seconds (`time.thread_time`)."""
+    if the work of the thread reaches `until` (`attnc.effort`)."""
     a = ARITHMETIC[numbers.dtype]
     most = max(60_000, 40 * numbers.heads * numbers.anchors_per_head)
     check_continuous(f, domain)
@@ -96,7 +97,7 @@ def supnorm(
             endless += math.isinf(found.bound)
             small = cell.b - cell.a < SMALLEST * domain.width or not cell.divisible()
             hopeless = small and not good and found.approximation > 4 * (goal + found.rounding)
-            late = until < math.inf and time.thread_time() > until
+            late = effort.spend(_CELL + _KEY * numbers.key[..., 0].size) > until
             if found.attained > needed or endless > ENDLESS or hopeless or late:
                 return unproved(cell.middle, done)  # the other cells say nothing about this one
             if not good and cell.divisible() and done + len(todo) < most:

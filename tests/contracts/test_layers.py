@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "attnc"
 ORDER = [
-    {"errors", "domain", "extras", "parallel", "progress"},
+    {"effort", "errors", "domain", "extras", "parallel", "progress"},
     {"functions"}, {"arithmetic", "program"}, {"arguments", "records"}, {"prove", "check"},
     {"heads"}, {"network"}, {"lower"}, {"frontends", "incontext"},
     {"compiler", "pretrained", "tokens", "zoo"}, {"exporters"}, {"paper"}, {"plot"},

@@ -94,6 +94,17 @@ def test_what_was_found_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> Non
     assert smallest(plan, 1e-6).numbers.anchors_per_head == usual
 
 
+def test_a_slow_processor_finds_the_same_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits count work: the head does not depend on the clock, nor on the load of the machine."""
+    plan = Plan(functions.mish(), Interval(-8.0, 8.0), "float64")
+    usual = smallest(plan, 1e-6)
+    for name in ("thread_time", "process_time", "monotonic", "perf_counter", "time"):
+        clock = getattr(time, name)
+        monkeypatch.setattr(time, name, lambda clock=clock: 1000 * clock())
+    slow = smallest(plan, 1e-6)
+    assert slow.design == usual.design and slow.numbers.digests() == usual.numbers.digests()
+
+
 def test_layers_that_fail_share_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     class Abs(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
