@@ -14,7 +14,16 @@ from attnc.errors import InputError
 from attnc.heads import patience
 from attnc.heads.chain import Chain, lattice, overhanging, softmax_weights
 from attnc.heads.draft import (
-    Draft, Finished, columns, finish, forward, one_head, padded, reweighted, rounding_estimate, solve_values,
+    Draft,
+    Finished,
+    columns,
+    finish,
+    forward,
+    one_head,
+    padded,
+    reweighted,
+    rounding_estimate,
+    solve_values,
 )  # fmt: skip
 from attnc.heads.lattice import RELU_GAP, STEEPEST, self_gate
 from attnc.heads.target import Plan, Target, evaluate, target_of
