@@ -336,7 +336,9 @@ class Certificate:
         below = [c.subject for c in self.walk()][1:]
         counts = {kind: below.count(kind) for kind in FACTS}
         parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
-        last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
+        why = self.facts.get("reason") if self.subject == "head" and not self.proved else None
+        reason = "" if why is None else f"not proved: {why}; attnc.function(f, enclosure=…) gives a proof"
+        last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts, reason) if part)
         return [*rows, ("details", last)] if last else rows
 
     def __str__(self) -> str:
