@@ -72,8 +72,8 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
     except DAMAGE as problem:
         reason = f"the structure does not fit the matrices: {type(problem).__name__}: {problem}"
         return Verdict(Status.UNKNOWN, reason, children=proved)
-    reason = f"the matrices encode the certified source: at most {claimed:.4g} in exact arithmetic"
-    return Verdict(Status.PROVED, reason, claimed, cells=verdict.cells, children=proved)
+    reason = f"the matrices encode the certified source: at most {claimed:.4g}; rounding is not bounded"
+    return Verdict(Status.PROVED, reason, claimed, cells=verdict.cells, exact=True, children=proved)
 
 
 def encoding_error(record: LiteralRecord, source: Record) -> float:

@@ -13,7 +13,6 @@ import torch
 from attnc.domain import Box, Domain, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import bound_name, card, folded, table
-from attnc.records.domain_text import assumed_text, domain_text
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import (
     DAMAGE,
@@ -94,13 +93,6 @@ MEASURED_FACTS: dict[str, dict[str, type]] = {
     "tokens": {"points": int, "seed": int, "wrong": int, "reason": str},
     "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
 }
-_OF_MODELS = (
-    (
-        "bound of",
-        "one converted part, the one with the largest bound, given its input; not of the model's output",
-    ),
-    ("whole model", "for given inputs: report.for_input(...)"),
-)
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
 PROVED_FACTS: dict[str, dict[str, type]] = {
     "head": {"precision": int, "cells": int},
@@ -137,7 +129,7 @@ class Certificate:
     def __post_init__(self) -> None:
         types: dict[str, type] = {"status": Status, "children": tuple}
         types |= dict.fromkeys(("subject", "name", "dtype"), str)
-        unclaimed = self._rounding_unclaimed()
+        unclaimed = self.rounding_unclaimed()
         if self.status is not Status.UNKNOWN:
             types |= dict.fromkeys(("approximation",) if unclaimed else TERMS, float)
         check_types(vars(self), types)
@@ -159,7 +151,7 @@ class Certificate:
     def _total(self) -> float:
         return round_up(math.nextafter(self.approximation + self.rounding, math.inf))
 
-    def _rounding_unclaimed(self) -> bool:
+    def rounding_unclaimed(self) -> bool:
         """Whether nothing is claimed of rounding: that of an unknown error, and of parts in half precision. Those of a measured
         domain keep that status."""
         parts = self.subject in ("block", "model") and self.dtype in (*HALF, "mixed")
@@ -210,6 +202,20 @@ class Certificate:
     @property
     def proved(self) -> bool:
         return self.status is Status.PROVED
+
+    @property
+    def status_text(self) -> str:
+        """The status in words: of a literal form, or in half precision, exact arithmetic and execution differ.
+
+        >>> import attnc
+        >>> literal = attnc.head("tanh", domain=(-8, 8), eps=1e-5).as_self_attention(1)
+        >>> str(literal.certificate.status), literal.certificate.status_text
+        ('unknown', 'proved in exact arithmetic, unknown as executed')
+        """
+        exact = self.status is Status.UNKNOWN and math.isfinite(self.approximation)
+        return (
+            f"{Status.PROVED} in exact arithmetic, {self.status} as executed" if exact else str(self.status)
+        )
 
     @property
     def error(self) -> float | None:
@@ -311,35 +317,9 @@ class Certificate:
 
     def rows(self) -> list[tuple[str, str]]:
         """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about."""
-        terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
-        seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
-        if self._rounding_unclaimed() or self.status is Status.UNKNOWN:
-            bound = "the error is neither proved nor measured"
-            if math.isfinite(self.approximation):
-                bound = f"approximation {at_most(self.approximation)} in exact arithmetic; rounding is not bounded"
-        elif self.subject == "tokens":
-            bound = "at every position the largest logit is that of the program's output, for every sequence"
-            if not self.proved:
-                bound = f"not proved; {self.facts['wrong']} of {self.facts['points']:,} sequences are wrong"
-        elif self.status is Status.MEASURED and "points" in self.facts:
-            bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
-        else:
-            error = "executed/exact - 1" if self.facts.get("relative") is True else "executed - exact"
-            bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
-        rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
-        rows += _OF_MODELS if self.subject == "model" else ()
-        domain = "" if self.holds_for is None else f"{domain_text(self.holds_for)}, "
-        if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
-            domain = domain.replace("every input of", "the inputs that were tried in", 1)
-        given = [part.facts.get("assumed") for part in self.walk() if part.subject == "lookup"]
-        rows.append(("holds for", f"{domain}{self.dtype}{assumed_text(given)}"))
-        below = [c.subject for c in self.walk()][1:]
-        counts = {kind: below.count(kind) for kind in FACTS}
-        parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
-        why = self.facts.get("reason") if self.subject == "head" and not self.proved else None
-        reason = "" if why is None else f"not proved: {why}; attnc.function(f, enclosure=…) gives a proof"
-        last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts, reason) if part)
-        return [*rows, ("details", last)] if last else rows
+        from attnc.records.printed import rows_of
+
+        return rows_of(self)
 
     def __str__(self) -> str:
         return "\n".join(f"{name + ':':<13}{text}" for name, text in self.rows())
@@ -351,7 +331,7 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         _, _, (_, bound), *others = self.rows()
-        return card(f"certificate: {self.title}", str(self.status), bound, others, "", self._parts_html())
+        return card(f"certificate: {self.title}", self.status_text, bound, others, "", self._parts_html())
 
     def _parts_html(self) -> str:
         if not self.children:
@@ -388,7 +368,12 @@ class Verdict:
         return self.status is Status.PROVED
 
     def __str__(self) -> str:
-        return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
+        return f"{self.name + ': ' if self.name else ''}{self.status_text}: {self.reason}"
+
+    @property
+    def status_text(self) -> str:
+        """The status in words, with what it is about."""
+        return f"{self.status}{' in exact arithmetic' if self.exact and self else ''}"
 
     def _repr_html_(self) -> str:
         facts = [(bound_name(bool(self), self.exact), "" if self.bound is None else at_most(self.bound))]
@@ -396,4 +381,4 @@ class Verdict:
         rows = [[part.name, str(part.status), part.reason] for part in self.children]
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""
         title = f"verdict{': ' + self.name if self.name else ''}: the independent checker"
-        return card(title, str(self.status), self.reason, facts, "", parts)
+        return card(title, self.status_text, self.reason, facts, "", parts)

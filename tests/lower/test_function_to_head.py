@@ -185,7 +185,12 @@ def attnc_arb(x: float):
 @pytest.mark.parametrize("wish", [{"eps": 1e-3}, {"anchors": 16}])
 def test_undeclared_kinks_are_noticed(wish: dict) -> None:
     with pytest.raises(ConvergenceError, match=r"0\.3.*kinks="):
-        attnc.head(lambda s: (s - 0.3).abs(), domain=(-1, 1), **wish)
+        attnc.head(lambda s: (s - 0.3).abs() + 0 * torch.special.airy_ai(s), domain=(-1, 1), **wish)
+
+
+def test_kinks_of_torch_operations_are_found() -> None:
+    head = attnc.head(lambda s: (s - 0.3).abs(), domain=(-1, 1), eps=1e-3)
+    assert head.certificate.proved and head.certificate.facts["operations"]["kinks"] == [0.3]
 
 
 def test_undeclared_kinks_behind_an_enclosure_are_noticed() -> None:
