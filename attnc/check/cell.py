@@ -75,6 +75,8 @@ def cell_error(
     s = centre + arb(0, half)
     try:
         f_point, f_cell = branch(arb_series([centre, 1])), branch(arb_series([s, 1]))
+        if not all(f_cell[j].is_finite() for j in range(1, ORDER + 1)):  # f is known by its range alone
+            f_point = f_cell = arb_series([f_cell[0]])  # any constant of that range, f(s) among them
         parts = [_HeadCell(numbers, h, centre, half, (f_point, f_cell), a) for h in active.heads]
     except AttncError:
         raise

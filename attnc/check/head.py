@@ -15,6 +15,7 @@ from flint import arb
 from attnc.arithmetic import ARITHMETIC, probe, probe_network
 from attnc.check.cell import ORDER, ActiveHeads, all_active, cell_error, in_range, still_active
 from attnc.check.execution import PRECISION, check_claim, error_of, execute, head_error, refutes
+from attnc.check.traced_function import StatedFunction, function_of
 from attnc.check.values import CheckError
 from attnc.errors import UnknownFunctionError
 from attnc.functions import Function, get
@@ -24,8 +25,29 @@ from attnc.records.certificate import HALF, Certificate, Status, Verdict
 from attnc.records.fields import round_up
 from attnc.records.layers import NetworkNumbers
 from attnc.records.numbers import HeadNumbers, listed
+from attnc.records.traced import OPERATIONS
 
 FIRST_CELLS, MOST_CELLS = 23, 400_000
+
+
+def check_alone(
+    numbers: HeadNumbers,
+    certificate: Certificate,
+    function: Function | None = None,
+    module: torch.nn.Module | None = None,
+) -> Verdict:
+    """The verdict on a head that is no part of another object: its certificate may state its function by operations."""
+    try:
+        if certificate.name != certificate.facts["function"]:
+            raise CheckError(
+                f"its title is {certificate.title!r}, its function {certificate.facts['function']!r}"
+            )
+        stated = function_of(certificate)
+        if stated is not None and function is not None:
+            raise CheckError("its certificate states its function by operations: leave out function=…")
+    except CheckError as problem:
+        return problem.verdict(certificate.bound)
+    return check_head(numbers, certificate, stated or function, module)
 
 
 def check_head(
@@ -85,6 +107,8 @@ def check_terms(claim: Certificate, subject: str, requested: float) -> None:
 
 def _function(certificate: Certificate, given: Function | None) -> Function:
     name = certificate.facts["function"]
+    if OPERATIONS in certificate.facts and not isinstance(given, StatedFunction):
+        raise CheckError("it states its function by operations, which only a head that stands alone may do")
     try:
         f = given or get(name)
     except UnknownFunctionError:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnc.check.head import check_head
+from attnc.check.head import check_alone
 from attnc.check.interned import Interned
 from attnc.check.literal_source import needs_names, outputs, sparse
 from attnc.check.network import check_network, magnitudes
@@ -60,7 +60,7 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
             known = source.certificate
             raise CheckError(f"the error of the source ({known.title}) is {known.status}, not proved")
         if isinstance(source.numbers, HeadNumbers):
-            verdict = check_head(source.numbers, source.certificate, function)
+            verdict = check_alone(source.numbers, source.certificate, function)
         else:
             verdict = check_network(*source.network, source.certificate)
         proved = (require(verdict, "the source"),)
@@ -72,8 +72,8 @@ def check_literal(record: LiteralRecord, function: Function | None = None) -> Ve
     except DAMAGE as problem:
         reason = f"the structure does not fit the matrices: {type(problem).__name__}: {problem}"
         return Verdict(Status.UNKNOWN, reason, children=proved)
-    reason = f"the matrices encode the certified source: at most {claimed:.4g} in exact arithmetic"
-    return Verdict(Status.PROVED, reason, claimed, cells=verdict.cells, children=proved)
+    reason = f"the matrices encode the certified source: at most {claimed:.4g}; rounding is not bounded"
+    return Verdict(Status.PROVED, reason, claimed, cells=verdict.cells, exact=True, children=proved)
 
 
 def encoding_error(record: LiteralRecord, source: Record) -> float:

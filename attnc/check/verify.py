@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attnc.check.head import check_head
+from attnc.check.head import check_alone
 from attnc.check.learner import check_learner
 from attnc.check.literal import check_literal
 from attnc.check.model import check_directory
@@ -68,7 +68,7 @@ def _file(path: str | os.PathLike[str], f: Function | None) -> Verdict:
     if not record.certificate.proved:
         return _not_proved(record.certificate)
     if record.kind == "head":
-        return check_head(record.head, record.certificate, f)
+        return check_alone(record.head, record.certificate, f)
     if record.kind == "learner":
         return check_learner(record.heads, record.certificate, f)
     if record.kind == "quadratic":
@@ -124,12 +124,13 @@ def _other_code(module: torch.nn.Module) -> str | None:
 def _not_proved(certificate: Certificate) -> Verdict:
     points = certificate.facts.get("points")
     seen = "" if certificate.error is None else f" ({certificate.error:.3g} at {points} inputs)"
-    return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved")
+    reason = f": {certificate.facts['reason']}" if "reason" in certificate.facts else ""
+    return Verdict(Status.UNKNOWN, f"the error is {certificate.status}{seen}, not proved{reason}")
 
 
 MODEL = "_attnc_report"  # attribute of a converted model
 CHECKERS: dict[str, Checker] = {
-    "head": lambda head, f: check_head(head.numbers(), head.certificate, f, head),
+    "head": lambda head, f: check_alone(head.numbers(), head.certificate, f, head),
     "network": lambda net, f: check_network(net.program, net.numbers(), net.certificate, net),
     "learner": _learner,
     "quadratic": lambda head, f: check_quadratic(head.numbers(), head.certificate),

@@ -67,7 +67,7 @@ def verify(path: Saved, json: Json = False) -> None:
         parts = Counter(str(part.status) for part in verdict.children)
         facts = {
             "file": str(path),
-            "status": str(verdict.status),
+            "status": verdict.status_text,
             "reason": verdict.reason,
             bound_name(bool(verdict), verdict.exact): verdict.bound is not None and at_most(verdict.bound),
             "input": verdict.input is not None and output.shortened([f"{x!r}" for x in verdict.input]),

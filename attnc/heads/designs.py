@@ -218,7 +218,7 @@ def split(chain: Chain, heads: int, p: int) -> list[Chain]:
 def candidates_of(
     plan: Plan, target: Target, p: int, eps: float, smaller: Chain | None = None
 ) -> list[tuple[Finished, Chain | None]]:
-    """The designs of p anchors that apply, with estimates of their errors; and the chains of tuned heads, to start larger ones."""
+    """The designs of p anchors that apply, with estimates of their errors; and the chains of tuned heads."""
     target = target.denser(6 * p * plan.heads)
     gate = _exact_gate(plan, target, eps) if plan.design == "gated" and p == 2 else None
     if gate is not None:

@@ -44,6 +44,7 @@ from attnc.heads.target import Plan
 from attnc.lower.witness import check_refuted, claimed_error
 from attnc.network.head import Head
 from attnc.progress import Progress, resolve_progress, watched
+from attnc.prove.traced_function import TracedFunction
 from attnc.records.certificate import Certificate, Status, Witness
 from attnc.records.fields import round_up, versions
 
@@ -69,9 +70,10 @@ def head(
 
     With `eps`, the smallest head found whose error, rounding included, is proved to be at most eps on the whole interval. With
     `anchors`, the best head of that size. `f` is a name ("gelu", "clip(-25,25)"), an `attnc.Function`, or any callable on
-    tensors. Activations of torch (nn.GELU(), torch.tanh) are proved as the built-in that they compute; the error of any other
-    callable can only be measured, and the status of its certificate says so. `dtype` defaults to torch's default dtype.
-    `strict` controls inputs outside the interval: None warns once, True raises, False does nothing.
+    tensors. Activations of torch (nn.GELU(), torch.tanh) are proved as the built-in that they compute, other callables from
+    their torch operations. Where attnc does not understand these, the error is measured: the certificate says so, and why.
+    `dtype` defaults to torch's default dtype. `strict` controls inputs outside the interval: None warns once, True raises,
+    False does nothing.
 
     >>> import attnc, torch
     >>> h = attnc.head("tanh", domain=(-8, 8), eps=1e-6, dtype=torch.float64)
@@ -89,19 +91,43 @@ def head(
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
+    if eps is not None:
+        target = checked_eps(eps)
+    else:
+        why = "each of several heads has anchors - 2 anchors of its own, between two sentinels"
+        least, why = (3, why) if heads > 1 else (2, "")
+        count = checked_count("anchors", anchors, least, 8192, why)
+
+    def build(plan: Plan) -> Head:
+        if eps is None:
+            return finished_head(plan, best(plan, count))
+        return finished_head(plan, _smallest_of_all(plan, target), target)
+
     try:
-        if eps is not None:
-            made = finished_head(plan, _smallest_of_all(plan, checked_eps(eps)), checked_eps(eps))
-        else:
-            why = "each of several heads has anchors - 2 anchors of its own, between two sentinels"
-            least, why = (3, why) if heads > 1 else (2, "")
-            made = finished_head(plan, best(plan, checked_count("anchors", anchors, least, 8192, why)))
+        made = build(plan) if plan.f.provable else _of_callable(plan, build)
     except np.linalg.LinAlgError as problem:
         raise ConvergenceError(
             f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] is out of reach for floating point ({problem}): "
             "use a function and an interval of moderate size"
         ) from problem
     made.strict = strict
+    return made
+
+
+def _of_callable(plan: Plan, build: Callable[[Plan], Head]) -> Head:
+    """A head of a function without an enclosure: proved from its operations, else measured, with the reason."""
+    plan.f(torch.tensor([plan.domain.lo, plan.domain.hi], dtype=torch.float64))
+    reader = importlib.import_module("attnc.frontends.traced_head")  # by name: no import goes up
+    found: TracedFunction | str = reader.traced_head(plan.f, plan.domain)
+    if isinstance(found, TracedFunction):
+        try:
+            return build(replace(plan, f=found))
+        except (ConvergenceError, PrecisionError) as problem:
+            if isinstance(problem.found, HeadCandidate) and math.isfinite(problem.found.bound):
+                raise
+            found = "no error bound could be proved from its operations"
+    made = build(plan)
+    made.certificate = replace(made.certificate, facts={**made.certificate.facts, "reason": found})
     return made
 
 
@@ -188,6 +214,7 @@ def ladder(radius: float) -> float:
 def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -> Head:
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
+    stated = plan.f.facts() if isinstance(plan.f, TracedFunction) else {}
     points = _attack_points(plan, found)
     terms: dict[str, Any]
     if found.proof is None:
@@ -214,7 +241,7 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
         dtype=plan.dtype,
         witness=witness,
         digests=found.numbers.digests(),
-        facts={"function": label_of(plan.f), "design": found.design, **facts},
+        facts={"function": label_of(plan.f), "design": found.design, **stated, **facts},
         versions=versions(),
     )
     return module

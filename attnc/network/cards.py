@@ -28,7 +28,7 @@ def module_card(module: Any, title: str, facts: list[tuple[str, str]], *bodies: 
     if reason is not None:
         return card(title, "not certified", reason, facts, *bodies)
     about = [("holds for", stated["holds for"]), ("details", stated.get("details", ""))]
-    return card(title, str(certificate.status), stated["bound"], [*facts, *about], *bodies)
+    return card(title, certificate.status_text, stated["bound"], [*facts, *about], *bodies)
 
 
 def head_card(head: Head) -> str:

@@ -17,6 +17,7 @@ from attnc.functions.balls import upper, working
 from attnc.network.running import outside_domain
 from attnc.program.evaluate import exact
 from attnc.program.step import Balls
+from attnc.prove.traced_function import stated_function_of
 from attnc.records.fitted import meaning
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ def certified_head(head: Head, s: Tensor, function: Function | str | None) -> Ce
     if (reason := head.why_not_certified()) is not None:
         raise InputError(f"the head has no proved certificate, so its function is unknown: {reason}")
     label = head.certificate.facts["function"]
-    f = function if isinstance(function, Function) else get(label if function is None else function)
+    stated = stated_function_of(head.certificate)
+    if stated is not None and function is not None:
+        raise InputError(f"the certificate states {label!r} by its operations: leave out function=…")
+    named = function if isinstance(function, Function) else None
+    f = stated or named or get(label if function is None else str(function))
     if f.label != label or not f.provable:
         raise InputError(
             f"the head was built for {label!r}: give that function, with its enclosure, and not {f.label!r}"

@@ -25,6 +25,7 @@ from attnc.network.network import Network
 from attnc.network.pointwise import Pointwise
 from attnc.plot import canvas
 from attnc.plot.canvas import Index, SavePath, known_error, worst_input
+from attnc.prove.traced_function import stated_function_of
 from attnc.records.certificate import Certificate, Status
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def record_of(head: Head) -> Certificate:
 
 
 def function_of(head: Head, f: AnyFunction | None) -> Function:
-    """The function of a head: the one given, or the registered one that the certificate names."""
+    """The function of a head: the one given, or the one that the certificate states, or names if it is registered."""
     record, found = record_of(head), None
     label = record.facts["function"]
     if f is not None:
@@ -98,6 +99,8 @@ def function_of(head: Head, f: AnyFunction | None) -> Function:
         if found.label != label:
             raise InputError(f"f={found.label!r} is not the function of this head: give {label!r}, or omit f")
         return found
+    if (stated := stated_function_of(record)) is not None:
+        return stated
     with suppress(InputError):
         found = get(label)
     # A measured head approximates a bare callable, whose name may be that of a built-in function.

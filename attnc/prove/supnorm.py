@@ -1,8 +1,9 @@
 """sup |head - f| over an interval, proved: branch and bound over cells with Taylor models in ball arithmetic.
 
 On a cell [m - r, m + r] with d = g - f = Σ d_j t^j:  |d| <= Σ_{j<n} |d_j| r^j + sup|d_n| r^n, where d_j are
-the coefficients at the exact point m and the last one is over the whole cell. Cells are cut at the kinks of f,
-and halved until the bound is within a factor of the largest |d(m)| found, which is attained."""
+the coefficients at the exact point m and the last one is over the whole cell. If only the range F of f on the cell is known, and
+no derivatives, f is replaced by a constant, of which nothing is known but that it is in the ball F. Cells are cut at the kinks
+of f, and halved until the bound is within a factor of the largest |d(m)| found, which is attained."""
 
 from __future__ import annotations
 
@@ -137,6 +138,8 @@ def from_branch(
     target, target_cell = _enclose(branch, arb(cell.middle)), _enclose(branch, cell.ball())
     if target is None or target_cell is None:
         return unproved(cell.middle, 1)
+    if target_cell[0].is_finite() and not all(target_cell[j].is_finite() for j in range(1, order + 1)):
+        target = target_cell = arb_series([target_cell[0]])  # each value of f on the cell, as a constant
     _check_consistent(branch, name, cell, target, target_cell[order], order)
     difference, last = series - target, last - target_cell[order]
     taylor = sum((abs(difference[j]) * r**j for j in range(order)), arb(0)) + abs(last) * r**order + far

@@ -29,7 +29,8 @@ def card(title: str, status: str, lead: str, facts: Iterable[tuple[str, str]], *
 
 def pill(status: str) -> str:
     """A word in the colour of its status."""
-    style = f"background:{_COLOURS.get(status, _GREY)};color:#fff;border-radius:1em;padding:.1em .7em"
+    colour = _COLOURS.get(status.removesuffix(" in exact arithmetic"), _GREY)
+    style = f"background:{colour};color:#fff;border-radius:1em;padding:.1em .7em"
     return f"<span style='{style};font-size:.85em;white-space:nowrap'>{escape(status)}</span>"
 
 

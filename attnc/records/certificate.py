@@ -13,7 +13,6 @@ import torch
 from attnc.domain import Box, Domain, Interval, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import bound_name, card, folded, table
-from attnc.records.domain_text import assumed_text, domain_text
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.facts import FACTS, MEASURED_FACTS, PROVED_FACTS
 from attnc.records.fields import (
@@ -75,13 +74,6 @@ class Witness:
         return cls(**{**body, "input": tuple(body["input"])})
 
 
-_OF_MODELS = (
-    (
-        "bound of",
-        "one converted part, the one with the largest bound, given its input; not of the model's output",
-    ),
-    ("whole model", "for given inputs: report.for_input(...)"),
-)
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
 
 
@@ -111,7 +103,7 @@ class Certificate(Held):
     def __post_init__(self) -> None:
         types: dict[str, type] = {"status": Status, "children": tuple}
         types |= dict.fromkeys(("subject", "name", "dtype"), str)
-        unclaimed = self._rounding_unclaimed()
+        unclaimed = self.rounding_unclaimed()
         if self.status is not Status.UNKNOWN:
             types |= dict.fromkeys(("approximation",) if unclaimed else TERMS, float)
         check_types(vars(self), types)
@@ -133,7 +125,7 @@ class Certificate(Held):
     def _total(self) -> float:
         return round_up(math.nextafter(self.approximation + self.rounding, math.inf))
 
-    def _rounding_unclaimed(self) -> bool:
+    def rounding_unclaimed(self) -> bool:
         """Whether nothing is claimed of rounding: that of an unknown error, and of parts in half precision. Those of a measured
         domain keep that status."""
         parts = self.subject in ("block", "model") and self.dtype in (*HALF, "mixed")
@@ -184,6 +176,20 @@ class Certificate(Held):
     @property
     def proved(self) -> bool:
         return self.status is Status.PROVED
+
+    @property
+    def status_text(self) -> str:
+        """The status in words: of a literal form, or in half precision, exact arithmetic and execution differ.
+
+        >>> import attnc
+        >>> literal = attnc.head("tanh", domain=(-8, 8), eps=1e-5).as_self_attention(1)
+        >>> str(literal.certificate.status), literal.certificate.status_text
+        ('unknown', 'proved in exact arithmetic, unknown as executed')
+        """
+        exact = self.status is Status.UNKNOWN and math.isfinite(self.approximation)
+        return (
+            f"{Status.PROVED} in exact arithmetic, {self.status} as executed" if exact else str(self.status)
+        )
 
     @property
     def error(self) -> float | None:
@@ -284,39 +290,10 @@ class Certificate(Held):
             raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
 
     def rows(self) -> list[tuple[str, str]]:
-        """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about. One
-        more if it does not apply to its module as that is now."""
-        terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
-        seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
-        if self._rounding_unclaimed() or self.status is Status.UNKNOWN:
-            bound = "the error is neither proved nor measured"
-            if math.isfinite(self.approximation):
-                bound = f"approximation {at_most(self.approximation)} in exact arithmetic; rounding is not bounded"
-        elif self.subject == "tokens":
-            bound = "at every position the largest logit is that of the program's output, for every sequence"
-            if not self.proved:
-                bound = f"not proved; {self.facts['wrong']} of {self.facts['points']:,} sequences are wrong"
-        elif self.status is Status.MEASURED and "points" in self.facts:
-            bound = f"not proved; {seen} at {self.facts['points']:,} inputs"
-        else:
-            error = "executed/exact - 1" if self.facts.get("relative") is True else "executed - exact"
-            bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
-        lapsed = self.why_lapsed()
-        rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
-        if lapsed is not None:
-            said = f"does not apply to the module as it is now; it was {self.status}"
-            rows[1:2] = [("status", said), ("reason", lapsed)]
-        rows += _OF_MODELS if self.subject == "model" else ()
-        domain = "" if self.holds_for is None else f"{domain_text(self.holds_for)}, "
-        if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
-            domain = domain.replace("every input of", "the inputs that were tried in", 1)
-        given = [part.facts.get("assumed") for part in self.walk() if part.subject == "lookup"]
-        rows.append(("holds for", f"{domain}{self.dtype}{assumed_text(given)}"))
-        below = [c.subject for c in self.walk()][1:]
-        counts = {kind: below.count(kind) for kind in FACTS}
-        parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
-        last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts) if part)
-        return [*rows, ("details", last)] if last else rows
+        """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about."""
+        from attnc.records.printed import rows_of
+
+        return rows_of(self)
 
     def __str__(self) -> str:
         return "\n".join(f"{name + ':':<13}{text}" for name, text in self.rows())
@@ -374,7 +351,12 @@ class Verdict:
         return self.status is Status.PROVED
 
     def __str__(self) -> str:
-        return f"{self.name + ': ' if self.name else ''}{self.status}: {self.reason}"
+        return f"{self.name + ': ' if self.name else ''}{self.status_text}: {self.reason}"
+
+    @property
+    def status_text(self) -> str:
+        """The status in words, with what it is about."""
+        return f"{self.status}{' in exact arithmetic' if self.exact and self else ''}"
 
     def _repr_html_(self) -> str:
         facts = [(bound_name(bool(self), self.exact), "" if self.bound is None else at_most(self.bound))]
@@ -382,4 +364,4 @@ class Verdict:
         rows = [[part.name, str(part.status), part.reason] for part in self.children]
         parts = folded(f"{len(rows)} parts", table(("part", "status", "reason"), rows)) if rows else ""
         title = f"verdict{': ' + self.name if self.name else ''}: the independent checker"
-        return card(title, str(self.status), self.reason, facts, "", parts)
+        return card(title, self.status_text, self.reason, facts, "", parts)

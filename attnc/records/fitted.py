@@ -17,15 +17,14 @@ from typing import Any
 from attnc.errors import CertificateError
 from attnc.program import Program, Reshape, Step, Traced
 from attnc.records.certificate import Certificate
-from attnc.records.fields import DAMAGE, check_types, with_fields
+from attnc.records.fields import with_fields
+from attnc.records.traced import body_of, from_body
 
 FUNCTION, DISTANCE = "function", "distance"
 
 
 def facts_of(f: Traced, distance: float) -> dict[str, Any]:
-    operations = [list(operation) for operation in f.operations]
-    body = {"width": f.width, "operations": operations, "returned": list(f.returned)}
-    return {FUNCTION: body, DISTANCE: distance}
+    return {FUNCTION: body_of(f), DISTANCE: distance}
 
 
 def concerns_function(certificate: Certificate) -> bool:
@@ -44,13 +43,7 @@ def function_of(certificate: Certificate) -> Traced | None:
             "it has a part about a fitted network, a function, or a distance to it, but not all three"
         )
     with_fields("the function", body, {"width", "operations", "returned"})
-    check_types(body, {"operations": list, "returned": list})
-    try:
-        return Traced(
-            0, body["width"], tuple(map(tuple, body["operations"])), tuple(body["returned"]), name="f"
-        )
-    except DAMAGE as problem:
-        raise CertificateError(f"its function is damaged: {problem}") from problem
+    return from_body(body, "f")
 
 
 def meaning(program: Program, certificate: Certificate) -> Program:

@@ -225,3 +225,23 @@ def test_shapes_and_the_domain_are_those_of_the_source(edit: dict[str, Any]) -> 
     record = net.as_self_attention().record()
     assert check_literal(record).status == "proved"
     assert check_literal(replace(record, structure={**record.structure, **edit})).status == "unknown"
+
+
+def test_the_certificate_and_the_verdict_say_the_same() -> None:
+    """In exact arithmetic it is proved, as executed nothing is: the status, the words and `exact` agree on that."""
+    net = literal("tanh")
+    verdict, certificate = attnc.verify(net), net.certificate
+    assert verdict.exact and verdict.bound == certificate.approximation < certificate.bound == math.inf
+    assert certificate.status is Status.UNKNOWN and certificate.status_text.endswith("unknown as executed")
+    for text in (str(certificate), str(verdict), verdict._repr_html_(), certificate._repr_html_()):
+        assert "proved in exact arithmetic" in text
+    assert str(net.record().source.certificate.status) == net.record().source.certificate.status_text
+
+
+def test_a_literal_form_of_what_is_not_proved_claims_nothing() -> None:
+    head = attnc.head(lambda s: torch.lgamma(s + 4), domain=(-1, 1), eps=1e-2)
+    literal_form = head.as_self_attention(1)
+    assert literal_form.certificate.status_text == "unknown"
+    assert attnc.verify(literal_form).status is Status.UNKNOWN and "exact" not in str(
+        attnc.verify(literal_form)
+    )

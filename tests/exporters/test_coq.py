@@ -201,7 +201,7 @@ def own() -> attnc.Function:
 
 
 def measured() -> attnc.Head:
-    return attnc.head(lambda s: s.sin(), domain=(-1, 1), eps=1e-2)
+    return attnc.head(lambda s: torch.lgamma(s + 4), domain=(-1, 1), eps=1e-2)
 
 
 def changed() -> attnc.Head:
@@ -214,6 +214,7 @@ def changed() -> attnc.Head:
     ("make", "error", "words"),
     [
         (lambda: attnc.head(own(), domain=(-1, 1), eps=1e-2), UnsupportedError, "my_half"),
+        (lambda: attnc.head(lambda s: s.sin(), domain=(-1, 1), eps=1e-2), UnsupportedError, "not built in"),
         (measured, CertificateError, "measured"),
         (changed, CertificateError, "value"),
         (lambda: torch.nn.Tanh(), UnsupportedError, "Tanh"),

@@ -81,7 +81,8 @@ def test_heads_of_them_are_proved() -> None:
         head = attnc.head(given, domain=(-4, 4), eps=1e-3, dtype="float64")
         assert head.certificate.status == "proved" and head.certificate.name == "gelu"
         assert attnc.verify(head).status == "proved"
-    assert attnc.head(lambda s: torch.tanh(s), domain=(-1, 1), eps=1e-2).certificate.status == "measured"
+    other = attnc.head(lambda s: torch.tanh(s), domain=(-1, 1), eps=1e-2).certificate
+    assert other.name != "tanh" and "operations" in other.facts
 
 
 def test_a_function_in_the_place_of_one_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

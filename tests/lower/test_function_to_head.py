@@ -149,7 +149,7 @@ def test_float32_heads_gain_from_company() -> None:
 
 
 def test_a_bare_callable_is_measured_and_says_so() -> None:
-    head = attnc.head(lambda s: torch.sin(s) * torch.exp(-s * s), domain=(-3, 3), eps=1e-4)
+    head = attnc.head(lambda s: torch.lgamma(s + 4), domain=(-3, 3), eps=1e-4)
     assert not head.certificate.proved
     assert head.certificate.error <= 1e-4
     assert head.certificate.facts["points"] > 10_000
@@ -185,7 +185,12 @@ def attnc_arb(x: float):
 @pytest.mark.parametrize("wish", [{"eps": 1e-3}, {"anchors": 16}])
 def test_undeclared_kinks_are_noticed(wish: dict) -> None:
     with pytest.raises(ConvergenceError, match=r"0\.3.*kinks="):
-        attnc.head(lambda s: (s - 0.3).abs(), domain=(-1, 1), **wish)
+        attnc.head(lambda s: (s - 0.3).abs() + 0 * torch.lgamma(s + 4), domain=(-1, 1), **wish)
+
+
+def test_kinks_of_torch_operations_are_found() -> None:
+    head = attnc.head(lambda s: (s - 0.3).abs(), domain=(-1, 1), eps=1e-3)
+    assert head.certificate.proved and head.certificate.facts["operations"]["kinks"] == [0.3]
 
 
 def test_undeclared_kinks_behind_an_enclosure_are_noticed() -> None:

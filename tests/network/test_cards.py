@@ -46,7 +46,7 @@ def test_every_result_has_a_card(made: dict[str, Any]) -> None:
         assert text.count(">proved<") >= (not name.startswith("literal")), name
         assert len(text) < 60_000, name
     assert "<svg" in made["head"]._repr_html_() and "aria-label" in made["head"]._repr_html_()
-    for word in ("W_Q", "named coordinates", ">unknown<"):
+    for word in ("W_Q", "named coordinates", ">proved in exact arithmetic, unknown as executed<"):
         assert word in made["literal"]._repr_html_()
     for word in ("every example", "clip(w"):
         assert word in made["learner"]._repr_html_()

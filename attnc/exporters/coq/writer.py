@@ -12,7 +12,6 @@ from attnc.errors import (
     FileError,
     InputError,
     Problem,
-    UnknownFunctionError,
     UnsupportedError,
 )
 from attnc.exporters.coq.checking import (
@@ -169,7 +168,7 @@ def claim_of(x: Any, native: bool) -> AnyClaim:
     name = certificate.facts["function"]
     try:
         f = get(name)
-    except UnknownFunctionError:
+    except InputError:
         raise UnsupportedError(
             "this function has no expression over Coq's reals in attnc",
             [Problem(name, "it is not built in; attnc.functions.names() lists the functions that are")],

@@ -1,0 +1,100 @@
+"""Heads of bare callables against mpmath: no input is farther from the function than the bound. No slack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mpmath as mp
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import attnc
+from tests.sampled import every
+
+F = torch.nn.functional
+THIRD = 0.3  # the double
+
+
+def m(x: float) -> mp.mpf:
+    return mp.mpf(x)
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[mp.mpf], mp.mpf], tuple[float, float]]] = {
+    "bell": (lambda s: torch.sin(3 * s) * torch.exp(-s * s / 2), lambda s: mp.sin(3 * s) * mp.exp(-s * s / 2), (-2, 3)),
+    "relu": (lambda s: F.relu(s - THIRD), lambda s: max(s - m(THIRD), mp.mpf(0)), (-1, 1)),
+    "abs of sin": (lambda s: torch.sin(3 * s).abs(), lambda s: abs(mp.sin(3 * s)), (-1, 2)),
+    "leaky": (
+        lambda s: torch.where(s > 0.25, s, 0.1 * s + 0.225),
+        lambda s: s if s > 0.25 else m(0.1) * s + m(0.225),
+        (-1, 1),
+    ),  # its pieces differ by 1e-17 at 0.25
+    "two kinks": (lambda s: s.clamp(-0.7, 0.4) * s, lambda s: min(max(s, m(-0.7)), m(0.4)) * s, (-2, 2)),
+    "gated": (lambda s: F.gelu(s) * torch.cos(s), lambda s: s * mp.ncdf(s) * mp.cos(s), (-3, 3)),
+    "real power": (lambda s: (s + 1.5) ** 1.7, lambda s: mp.exp(m(1.7) * mp.log(s + 1.5)), (-1, 1)),
+    "rational": (lambda s: (1 + s) / (1 + 25 * s * s), lambda s: (1 + s) / (1 + 25 * s * s), (-1, 1)),
+    "atan, erf": (lambda s: torch.atan(2 * s) + torch.erf(s), lambda s: mp.atan(2 * s) + mp.erf(s), (-3, 3)),
+    "flat": (lambda s: torch.zeros_like(s) + 0.1, lambda s: m(0.1), (-1, 1)),
+}  # fmt: skip
+
+
+def special(domain: tuple[float, float], kinks: list[float]) -> list[float]:
+    near = [k + sign * 2.0**-j for k in (*domain, *kinks) for j in range(1, 60) for sign in (-1, 0, 1)]
+    ulps = [float(np.nextafter(k, side)) for k in kinks for side in (-np.inf, np.inf)]
+    return [*domain, *near, *ulps, *np.random.default_rng(0).uniform(*domain, 300).tolist()]
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", every(2, [torch.float64, torch.float32]))
+def test_no_output_is_farther_than_the_bound(name: str, dtype: torch.dtype) -> None:
+    f, exact, domain = CASES[name]
+    head = attnc.head(f, domain=domain, eps=1e-2 if dtype is torch.float32 else 1e-4, dtype=dtype)
+    certificate = head.certificate
+    assert certificate.proved
+    assert attnc.verify(head)
+    s = torch.tensor(special(domain, certificate.facts["operations"]["kinks"]), dtype=torch.float64).to(dtype)
+    s = s[(s.double() >= domain[0]) & (s.double() <= domain[1])]
+    with torch.no_grad():
+        made = head(s).double().tolist()
+    with mp.workprec(250):
+        for at, y in zip(s.double().tolist(), made, strict=True):
+            assert abs(m(y) - exact(m(at))) <= m(certificate.bound), at
+    assert certificate.quality < 4  # and it is not much larger than an error that was seen
+
+
+UNCERTAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "reads numpy": lambda s: torch.from_numpy(np.square(s.numpy())),
+    "random": lambda s: s + 0 * torch.rand(()).double(),
+    "branches": lambda s: s if float(s.max()) > 3 else 2 * s,
+    "length of the vector": lambda s: s * (1 + 1e-9 * (len(s) > 400)) + 1e-6 * (len(s) > 400),
+    "unknown operation": lambda s: torch.lgamma(s + 3),
+    "undefined": lambda s: s + 0 * torch.log(s + 1),
+}
+
+
+@pytest.mark.parametrize("name", UNCERTAIN)
+def test_what_is_in_doubt_is_measured_and_says_why(name: str) -> None:
+    try:
+        head = attnc.head(UNCERTAIN[name], domain=(-1, 1), eps=1e-2, dtype=torch.float64)
+    except attnc.errors.FunctionError:
+        assert name == "undefined"
+        return
+    assert str(head.certificate.status) == "measured"
+    assert head.certificate.facts["reason"]
+    assert "enclosure" in str(head.certificate)
+    assert not attnc.verify(head)
+
+
+def test_a_function_of_its_neighbours_is_no_function_of_a_number() -> None:
+    try:
+        head = attnc.head(lambda s: torch.sin(s - s[..., :1]), domain=(-1, 1), eps=1e-1, dtype=torch.float64)
+    except attnc.errors.AttncError:
+        return
+    assert not head.certificate.proved
+
+
+@pytest.mark.parametrize("f", [torch.sign, lambda s: torch.where(s > 0.1, s + 1e-3, s)])
+def test_a_jump_is_refused(f: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(attnc.errors.ConvergenceError):
+        attnc.head(f, domain=(-1, 1), eps=1e-4, dtype=torch.float64)
