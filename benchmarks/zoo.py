@@ -19,6 +19,7 @@ from pages import one_thread, put, write  # noqa: E402
 
 one_thread()
 
+import attnc  # noqa: E402
 from attnc import zoo  # noqa: E402
 from attnc.network.token_text import AT_BOS, WORDS, blocks, what_it_does  # noqa: E402
 from attnc.plot import canvas, token_attention, zoo_model  # noqa: E402
@@ -171,7 +172,7 @@ def continuous(name: str) -> str:
     about, model = zoo.about(name), zoo.load(name)
     picture = IMG / f"zoo_{name}.png"
     zoo_model(model, name=name, path=picture)
-    solver = not hasattr(model, "as_self_attention")
+    solver = isinstance(model, attnc.incontext.Solver)
     return "\n\n".join(
         (
             f"### {name}",
@@ -228,9 +229,9 @@ def lens(stored: list[dict[str, Any]]) -> str:
     total = sum(r["sequences"] for r in stored)
     return (
         f"All {len({r['task'] for r in stored})} token models of the zoo ran in TransformerLens on all sequences of their "
-        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g} on the machine of the table. "
-        "Elsewhere products may be added in another order, and logits differ by their rounding (3.05e-05 in float32 for histogram "
-        "on one machine); no token differs. "
+        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g} on the machine of "
+        "the table. Elsewhere products may be added in another order, and logits differ by their rounding (3.05e-05 in float32 for "
+        "histogram on one machine); no token differs. "
         "`python benchmarks/tokens.py --only lens` measures this."
     )
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
+from attnc.errors import InputError
 from attnc.program.tokens import TokenProgram
 from attnc.records.tokens import HeadRole, TokenNumbers
 
+_T = TypeVar("_T")
 WORDS = {
     "get": "copies the value of the selected position; if there is none, attends to BOS, which holds the default",
     "exists": "writes 1 if no position is selected, by attending to BOS, else 0",
@@ -39,6 +42,21 @@ def head_lines(numbers: TokenNumbers) -> list[tuple[str, str]]:
         for h, role in enumerate(layer.roles):
             found.append((f"head {i}.{h}", f"{role.kind} {role.name}: {what_it_does(role, layout)}"))
     return found
+
+
+class ByHead(dict[str, _T]):
+    """A value for each head, by its name "1.0 induction"; "induction" alone is accepted where one head has this name.
+
+    >>> found = ByHead({"0.0 previous": 1, "1.0 x": 2, "1.1 x": 3})
+    >>> found["previous"], found["1.1 x"]
+    (1, 3)
+    """
+
+    def __missing__(self, name: object) -> _T:
+        named = [known for known in self if known.split(" ", 1)[1] == name]
+        if len(named) == 1:
+            return self[named[0]]
+        raise InputError(f"{len(named)} heads have the name {name!r}: the heads are {', '.join(self)}")
 
 
 def what_it_does(role: HeadRole, layout: Mapping[str, slice]) -> str:

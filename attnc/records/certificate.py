@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from attnc.domain import Box, Domain, Interval, Tokens
+from attnc.domain import Box, Domain, Interval, Sequences, Tokens
 from attnc.errors import CertificateError, InputError
 from attnc.records.cards import bound_name, card, folded, table
-from attnc.records.domain_text import assumed_text, domain_text
+from attnc.records.domain_text import assumed_text, domain_text, tested_text
 from attnc.records.domains import domain_from_json, domain_to_json
 from attnc.records.fields import (
     DAMAGE,
@@ -331,6 +331,8 @@ class Certificate:
         domain = "" if self.holds_for is None else f"{domain_text(self.holds_for)}, "
         if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
             domain = domain.replace("every input of", "the inputs that were tried in", 1)
+        if self.status is Status.MEASURED and isinstance(self.holds_for, Sequences):
+            domain = f"{tested_text(self.holds_for, self.facts['points'])}, "
         given = [part.facts.get("assumed") for part in self.walk() if part.subject == "lookup"]
         rows.append(("holds for", f"{domain}{self.dtype}{assumed_text(given)}"))
         below = [c.subject for c in self.walk()][1:]

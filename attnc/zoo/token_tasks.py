@@ -220,7 +220,7 @@ TASKS: dict[str, TokenTask] = {
     "random-table": TokenTask(
         random_table, 6, 4, "a fixed random function of the previous token (at first 'a') and the token",
         "One head copies the previous token. Both tokens are one number, 6·token + previous, with a = 0 to f = 5. One step head "
-        "for each change of the function along this number: (token, previous) >= 26 holds from the token e and the previous c on.",
+        "for each change of the function along this number: 26 in (token, previous) >= 26 is the token e and the previous c.",
         (0, 5, 3),
     ),
 }  # fmt: skip

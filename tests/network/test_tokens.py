@@ -331,8 +331,24 @@ def test_calls_of_other_models() -> None:
         zoo.load("histogram").as_self_attention()
     with pytest.raises(UnsupportedError, match="as_self_attention"):
         zoo.load("convolution").to_transformer_lens()
-    with pytest.raises(UnsupportedError):
-        zoo.load("ridge-by-newton").to_transformer_lens()
+    for name in ("to_transformer_lens", "as_self_attention"):
+        with pytest.raises(UnsupportedError):
+            getattr(zoo.load("ridge-by-newton"), name)()
+
+
+def test_heads_by_their_bare_name() -> None:
+    net = zoo.load("induction", vocabulary=2, length=3)
+    weights, effects = net.attention(net.encode("ab")), net.effects()
+    assert torch.equal(weights["induction"], weights["1.0 induction"]) and list(weights)[1] == "1.0 induction"
+    assert effects["previous"] == effects["0.0 previous"]
+    for name in ("2.0 induction", "", 0):
+        with pytest.raises(InputError, match=r"1\.0 induction"):
+            weights[name]
+
+
+def test_run_takes_tokens_not_ids() -> None:
+    with pytest.raises(InputError, match="Tensor"):
+        zoo.load("parity").run(torch.tensor([0, 1]))
 
 
 def _boolean_variables() -> dict[str, tuple[tokens.ProgramBuilder, tokens.Variable, list[tokens.Variable]]]:
