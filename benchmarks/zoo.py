@@ -229,9 +229,9 @@ def lens(stored: list[dict[str, Any]]) -> str:
     total = sum(r["sequences"] for r in stored)
     return (
         f"All {len({r['task'] for r in stored})} token models of the zoo ran in TransformerLens on all sequences of their "
-        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g} on the machine of "
-        "the table. Elsewhere products may be added in another order, and logits differ by their rounding (3.05e-05 in float32 for "
-        "histogram on one machine); no token differs. "
+        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g} on the machine "
+        "of the table. Elsewhere products may be added in another order, and logits differ by their rounding (3.05e-05 in "
+        "float32 for histogram on one machine); no token differs. "
         "`python benchmarks/tokens.py --only lens` measures this."
     )
 
