@@ -19,9 +19,11 @@ from pages import one_thread, put, write  # noqa: E402
 
 one_thread()
 
+import attnc  # noqa: E402
 from attnc import zoo  # noqa: E402
-from attnc.network.token_text import WORDS  # noqa: E402
+from attnc.network.token_text import AT_BOS, WORDS, blocks, what_it_does  # noqa: E402
 from attnc.plot import canvas, token_attention, zoo_model  # noqa: E402
+from attnc.records.fields import round_up  # noqa: E402
 from attnc.tokens import TokenNetwork  # noqa: E402
 from attnc.zoo import token_tasks  # noqa: E402
 from tests.zoo.references import REFERENCES, batches, wrong  # noqa: E402
@@ -65,7 +67,7 @@ def heads_table(net: TokenNetwork) -> str:
     for i, layer in enumerate(net.numbers().layers):
         for role in layer.roles:
             if role.kind != "step":
-                rows.append(f"| {i} | {role.kind} *{role.name}* | {WORDS[role.kind]} |")
+                rows.append(f"| {i} | {role.kind} *{role.name}* | {what_it_does(role, net.layout)} |")
         steps = [role.name for role in layer.roles if role.kind == "step"]
         if steps:
             shown = ", ".join(f"*{name}*" for name in steps[:2]) + (", …" if len(steps) > 2 else "")
@@ -74,14 +76,10 @@ def heads_table(net: TokenNetwork) -> str:
 
 
 def blocks_of(net: TokenNetwork) -> str:
-    """The coordinates, one entry for each block."""
-    found: dict[str, int] = {}
-    for name in net.coordinates:
-        key = (
-            name.split(" >= ")[0] + " >= …" if " >= " in name else name.split("=")[0] if "=" in name else name
-        )
-        found[key] = found.get(key, 0) + 1
-    return ", ".join(f"`{name}`" + (f" × {count}" if count > 1 else "") for name, count in found.items())
+    """The coordinates, one entry for each block; what steps are at BOS."""
+    named = ", ".join(re.sub(r"^(.*?)( × \d+)?$", r"`\1`\2", name) for name in blocks(net.numbers()))
+    steps = any(role.kind == "step" for layer in net.layers for role in layer.roles)
+    return f"{named}. {AT_BOS}" if steps else f"{named}."
 
 
 def section(name: str) -> str:
@@ -98,7 +96,7 @@ def section(name: str) -> str:
             f"**Mechanism.** {task.mechanism}",
             f"```python\n{source}\n```",
             heads_table(net),
-            f"Coordinates: {blocks_of(net)}.",
+            f"Coordinates: {blocks_of(net)}",
             f"![attention of {name} on {given}](img/{picture.name})",
             f"For `{given}` the outputs are `{net.run(task.tokens)}`.",
             f"```text\n{net.certificate}\n```",
@@ -165,7 +163,7 @@ def numbers_overview() -> str:
     rows = ["| model | computes | status | bound |", "|---|---|---|---|"]
     for name in zoo.names("continuous"):
         model, known = zoo.about(name), zoo.load(name).certificate
-        rows.append(f"| [{name}](#{name}) | {model.computes} | {known.status} | {known.bound:.3g} |")
+        rows.append(f"| [{name}](#{name}) | {model.computes} | {known.status} | {round_up(known.bound, 3)} |")
     return "\n".join(rows)
 
 
@@ -174,7 +172,7 @@ def continuous(name: str) -> str:
     about, model = zoo.about(name), zoo.load(name)
     picture = IMG / f"zoo_{name}.png"
     zoo_model(model, name=name, path=picture)
-    solver = not hasattr(model, "as_self_attention")
+    solver = isinstance(model, attnc.incontext.Solver)
     return "\n\n".join(
         (
             f"### {name}",
@@ -231,7 +229,9 @@ def lens(stored: list[dict[str, Any]]) -> str:
     total = sum(r["sequences"] for r in stored)
     return (
         f"All {len({r['task'] for r in stored})} token models of the zoo ran in TransformerLens on all sequences of their "
-        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g}. "
+        f"lengths, in float32 and float64 ({total:,} runs): {bad} wrong, largest difference of a logit {worst:g} on the machine "
+        "of the table. Elsewhere products may be added in another order, and logits differ by their rounding (3.05e-05 in "
+        "float32 for histogram on one machine); no token differs. "
         "`python benchmarks/tokens.py --only lens` measures this."
     )
 

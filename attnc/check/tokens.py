@@ -33,7 +33,7 @@ class TokenProof:
 
 
 def check_tokens(program: TokenProgram, numbers: TokenNumbers, certificate: Certificate) -> Verdict:
-    """Prove again what the certificate of a token network states."""
+    """Prove again what the certificate of a token network states. The verdict has no bound: it is about tokens."""
     try:
         _check_claims(program, numbers, certificate)
         proof = prove_tokens(program, numbers)
@@ -46,13 +46,14 @@ def check_tokens(program: TokenProgram, numbers: TokenNumbers, certificate: Cert
                 f"the certificate states a margin of {certificate.facts['margin']:g}: {proof.margin:g} is proved"
             )
     except CheckError as problem:
-        return problem.verdict(certificate.bound)
+        return problem.verdict(None)
     except DAMAGE as problem:
         reason = f"the matrices do not fit the program: {type(problem).__name__}: {problem}"
-        return Verdict(Status.UNKNOWN, reason, certificate.bound)
+        return Verdict(Status.UNKNOWN, reason)
     heads = sum(len(layer.roles) for layer in numbers.layers)
-    reason = f"{len(numbers.layers)} layers, {heads} heads, {proof.states:,} pairs of states"
-    return Verdict(Status.PROVED, reason, 0.0, cells=proof.states)
+    sizes = f"{len(numbers.layers)} layers, {heads} heads, {proof.states:,} pairs of states"
+    reason = f"every output token is the program's: {sizes}"
+    return Verdict(Status.PROVED, reason, cells=proof.states)
 
 
 def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:

@@ -43,6 +43,9 @@ def verify(what: str | os.PathLike[str] | torch.nn.Module, function: Function | 
         raise InputError(f"function={f!r}: pass an attnc.Function or the name of one")
     if isinstance(what, (str, os.PathLike)):
         return CHECKERS["directory"](what, f) if Path(what).is_dir() else _file(what, f)
+    if type(what).__module__.startswith("torch._dynamo"):  # it has the attributes of the module that it wraps
+        reason = "torch.compile executes other code; verify the module that it was called with"
+        return Verdict(Status.UNKNOWN, f"the certificate does not apply: {reason}")
     certificate = getattr(what, "certificate", None) if isinstance(what, torch.nn.Module) else None
     subject = "model" if hasattr(what, MODEL) else getattr(certificate, "subject", None)
     if subject not in CHECKERS:

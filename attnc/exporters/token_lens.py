@@ -120,8 +120,10 @@ class TokenLens:
     def __getattr__(self, name: str) -> Any:
         if name in _WEIGHTS:
             return getattr(self.bridge, name)
+        known = sorted(n for n in {*dir(type(self)), *vars(self), *_WEIGHTS} if not n.startswith("_"))
         raise AttributeError(
-            f"TokenLens has no {name!r}: functions of TransformerLens take lens.bridge and lens.with_bos(ids)"
+            f"TokenLens has no {name!r}: it has {', '.join(known)}; functions of TransformerLens take lens.bridge and "
+            "lens.with_bos(ids)"
         )
 
     def __repr__(self) -> str:

@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from attnc.arguments import check_arithmetic, checked_count, checked_positive, resolve_dtype
 from attnc.arithmetic import ARITHMETIC
-from attnc.errors import InputError
+from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.incontext.base import InContext, eigenvalue_bounds
 from attnc.incontext.bounds import LARGEST_Q, SolverBound, best_scale
 from attnc.incontext.layers import reading_head
@@ -83,6 +84,15 @@ class Solver(InContext):
             raise InputError(
                 f"start={start:g} is too large for these examples: use at most {1 / largest:.6g}"
             )
+
+    def as_self_attention(self, *_: object, **__: object) -> NoReturn:
+        """Raise: solvers have no literal form."""
+        reason = "is not written as one sequence of layers; read solver.reading and solver.coefficients(x, y)"
+        raise UnsupportedError("a solver has no literal form", [Problem("the solver", reason)])
+
+    def to_transformer_lens(self) -> NoReturn:
+        """Raise: solvers have no literal form."""
+        self.as_self_attention()
 
     def _limits(self) -> list[tuple[str, float, str]]:
         p, u = self.settings.radius.p, self.settings.radius.u

@@ -105,7 +105,7 @@ def _in_full(method: Any, module: PreciseModule, args: Any, kwargs: Any) -> Any:
 def _converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     """Tensors of one dtype in another; a mapping is converted value by value."""
     if isinstance(value, dict):
-        return {name: _converted(entry, old, new) for name, entry in value.items()}
+        return type(value)({name: _converted(entry, old, new) for name, entry in value.items()})
     return value.to(new) if isinstance(value, Tensor) and value.dtype == old else value
 
 

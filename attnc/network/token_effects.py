@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnc.network.token_sequences import sequences_of
+from attnc.network.token_text import ByHead
 
 if TYPE_CHECKING:
     from attnc.network.tokens import TokenNetwork
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def effects_of(network: TokenNetwork) -> dict[str, float]:
     """See `TokenNetwork.effects`."""
-    changed: dict[str, float] = {}
+    changed = ByHead[float]()
     given = sequences_of(network)
     with torch.no_grad():
         before = [network(ids).argmax(-1) for ids in given]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
+from attnc.errors import InputError
 from attnc.program.tokens import TokenProgram
-from attnc.records.tokens import TokenNumbers
+from attnc.records.tokens import HeadRole, TokenNumbers
 
+_T = TypeVar("_T")
 WORDS = {
-    "get": "copies the value of the selected position",
-    "count": "gives BOS the weight 1/(1 + number of selected positions)",
-    "mean": "averages over the selected positions",
-    "anchor": "attends to the position that stands for the number, and copies its value",
-    "step": "is exactly 1 if the condition holds, else 0",
+    "get": "copies the value of the selected position; if there is none, attends to BOS, which holds the default",
+    "exists": "writes 1 if no position is selected, by attending to BOS, else 0",
+    "count": "gives BOS the weight 1/(1 + number of selected positions), and the same weight to each of these",
+    "mean": "averages over the selected positions; if there are none, attends to BOS, which holds the default",
+    "anchor": "attends to the position that stands for the number, BOS for 0, and copies its value",
+    "step": "writes 1 if the condition holds, by attending to BOS, else 0; at BOS always 1",
 }
 AT_BOS = "At BOS every step is 1. Later heads rely on this: their weights of the coordinate bos cancel it."
 
@@ -24,7 +28,7 @@ def description(numbers: TokenNumbers, program: TokenProgram) -> str:
     lines = [
         f"sequences:   {size}, {'causal' if program.causal else 'not causal'}, {numbers.dtype}",
         f"layers:      {len(heads)} of {heads} heads" if heads else "layers:      0",
-        f"stream:      {len(numbers.coordinates)} coordinates: {shortened(numbers.coordinates)}",
+        f"stream:      {len(numbers.coordinates)} coordinates: {', '.join(blocks(numbers))}",
     ]
     lines += [f"{place:<12} {text}" for place, text in head_lines(numbers)]
     steps = any(role.kind == "step" for layer in numbers.layers for role in layer.roles)
@@ -33,18 +37,54 @@ def description(numbers: TokenNumbers, program: TokenProgram) -> str:
 
 def head_lines(numbers: TokenNumbers) -> list[tuple[str, str]]:
     """The place and the description of each head."""
-    found = []
+    found, layout = [], _layout(numbers)
     for i, layer in enumerate(numbers.layers):
         for h, role in enumerate(layer.roles):
-            found.append((f"head {i}.{h}", f"{role.kind} {role.name}: {WORDS[role.kind]}"))
+            found.append((f"head {i}.{h}", f"{role.kind} {role.name}: {what_it_does(role, layout)}"))
     return found
 
 
-def layout_of(coordinates: Sequence[str], heads: Collection[str]) -> dict[str, slice]:
-    """Groups of coordinates: those of one variable, "name=value", are neighbours; others are alone.
+class ByHead(dict[str, _T]):
+    """A value for each head, by its name "1.0 induction"; "induction" alone is accepted where one head has this name.
 
-    >>> layout_of(("one", "token=a", "token==", "x=1=a", "x=1=b", "x >= 1"), ["x=1", "x >= 1"])
-    {'one': slice(0, 1, None), 'token': slice(1, 3, None), 'x=1': slice(3, 5, None), 'x >= 1': slice(5, 6, None)}
+    >>> found = ByHead({"0.0 previous": 1, "1.0 x": 2, "1.1 x": 3})
+    >>> found["previous"], found["1.1 x"]
+    (1, 3)
+    """
+
+    def __missing__(self, name: object) -> _T:
+        named = [known for known in self if known.split(" ", 1)[1] == name]
+        if len(named) == 1:
+            return self[named[0]]
+        raise InputError(f"{len(named)} heads have the name {name!r}: the heads are {', '.join(self)}")
+
+
+def what_it_does(role: HeadRole, layout: Mapping[str, slice]) -> str:
+    """What a head does, and what BOS is for in it. One that tells whether a position is selected has no group of its name: it
+    writes "name=False"."""
+    return WORDS["exists" if role.kind == "get" and role.name not in layout else role.kind]
+
+
+def blocks(numbers: TokenNumbers) -> list[str]:
+    """The groups of coordinates, with their sizes; steps of one number are one group."""
+    sizes: dict[str, list[str]] = {}
+    steps = {role.name for layer in numbers.layers for role in layer.roles if role.kind == "step"}
+    for name, at in _layout(numbers).items():
+        group = f"{name.rsplit(' >= ', 1)[0]} >= …" if name in steps and " >= " in name else name
+        sizes.setdefault(group, []).extend([name] * (at.stop - at.start))
+    return [f"{group} × {len(names)}" if len(names) > 1 else names[0] for group, names in sizes.items()]
+
+
+def _layout(numbers: TokenNumbers) -> dict[str, slice]:
+    return layout_of(numbers.coordinates, [role.name for layer in numbers.layers for role in layer.roles])
+
+
+def layout_of(coordinates: Sequence[str], heads: Collection[str]) -> dict[str, slice]:
+    """Groups of coordinates: those of one variable, "name=value", are neighbours; others are alone. A head that writes one
+    coordinate "name=value" stores whether the variable has this value: the group has the name of the coordinate.
+
+    >>> layout_of(("one", "token=a", "token==", "x=1=a", "x=1=b", "y=False"), ["x=1", "y"])
+    {'one': slice(0, 1, None), 'token': slice(1, 3, None), 'x=1': slice(3, 5, None), 'y=False': slice(5, 6, None)}
     """
     known = sorted({"token", "index", *heads}, key=len, reverse=True)
     found: dict[str, slice] = {}
@@ -53,13 +93,5 @@ def layout_of(coordinates: Sequence[str], heads: Collection[str]) -> dict[str, s
         group = name if alone else next((known for known in known if name.startswith(f"{known}=")), name)
         before = found.get(group, slice(at, at))
         found[group] = slice(before.start, at + 1) if before.stop == at else before
-    return found
-
-
-def shortened(names: tuple[str, ...], most: int = 12) -> str:
-    """The first names of a list.
-
-    >>> shortened(("a", "b", "c"), 2)
-    'a, b, …'
-    """
-    return ", ".join((*names[:most], "…") if len(names) > most else names)
+    single = {name for name, at in found.items() if name in heads and at.stop - at.start == 1}
+    return {coordinates[at.start] if name in single else name: at for name, at in found.items()}

@@ -16,7 +16,7 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.altered import CertifiedModule, as_made, why_changed
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.token_effects import effects_of
-from attnc.network.token_text import description, layout_of
+from attnc.network.token_text import ByHead, description, layout_of
 from attnc.program.tokens import TokenProgram, Value
 from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE, seal
@@ -127,17 +127,17 @@ class TokenNetwork(CertifiedModule):
 
     @precise
     def attention(self, ids: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-        """The attention weights of each head by its name: (batch, 1 + positions, 1 + positions), BOS first; without the batch for
-        the ids (positions,) of one sequence."""
+        """The attention weights of each head by its name, "1.0 induction", or "induction" if one head has it: (batch, 1 +
+        positions, 1 + positions), BOS first; without the batch for the ids (positions,) of one sequence."""
         ids, lengths, flat = self._checked(ids, lengths)
-        found: dict[str, Tensor] = {}
+        found = ByHead[Tensor]()
         padding, hidden = self._padding(ids, lengths), self._hidden(ids, lengths)
         x = self._embedded(ids).masked_fill(padding, 0)
         for i, layer in enumerate(self._layers()):
             weights = layer.weights(x, hidden)
-            found |= {f"{i}.{h} {role.name}": weights[:, h] for h, role in enumerate(layer.roles)}
+            found.update({f"{i}.{h} {role.name}": weights[:, h] for h, role in enumerate(layer.roles)})
             x = layer(x, hidden).masked_fill(padding, 0)
-        return {name: weights[0] if flat else weights for name, weights in found.items()}
+        return ByHead({name: weights[0] if flat else weights for name, weights in found.items()})
 
     @precise
     def stream(self, ids: Tensor, lengths: Tensor | None = None, *, layer: int | None = None) -> Tensor:

@@ -40,18 +40,18 @@ def token_attention(
     with torch.no_grad():
         weights = net.attention(net.encode(sequence))
     chosen = _chosen(net, list(weights)) if heads is None else list(heads)
-    unknown = [name for name in chosen if name not in weights]
-    if unknown or not chosen:
+    if not chosen:
         shown = ", ".join(list(weights)[:_MOST])
-        raise InputError(f"heads={unknown or chosen}: the network has the heads {shown or 'none'}")
+        raise InputError(f"heads={chosen}: the network has the heads {shown or 'none'}")
+    drawn = [weights[name] for name in chosen]
     columns = min(_COLUMNS, len(chosen))
     rows = -(-len(chosen) // columns)
     side = 1.2 + 0.28 * (len(sequence) + 1)
     figure = canvas.new_figure(columns * side + 0.6, rows * side + 0.4)
     labels = [canvas.plain(str(token)) for token in ("BOS", *sequence)]
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(len(chosen))]
-    for ax, name in zip(axes, chosen, strict=True):
-        image = canvas.heat_image(ax, weights[name].double().numpy(), origin="upper")
+    for ax, name, matrix in zip(axes, chosen, drawn, strict=True):
+        image = canvas.heat_image(ax, matrix.double().numpy(), origin="upper")
         canvas.title(ax, name)
         ax.set_xticks(range(len(labels)), labels, fontsize=7)
         ax.set_yticks(range(len(labels)), labels, fontsize=7)

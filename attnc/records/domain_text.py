@@ -22,6 +22,18 @@ def domain_text(domain: Domain) -> str:
     return f"every input of {f'[{domain.lo:g}, {domain.hi:g}]' if isinstance(domain, Interval) else domain}"
 
 
+def tested_text(domain: Sequences, points: int) -> str:
+    """The sequences that a measured token network ran on.
+
+    >>> tested_text(Sequences(vocabulary=2, length=3), 14)
+    'tested on all 14 sequences of length 1 to 3 over 2 tokens'
+    """
+    of = f"{_amount(domain.count)} sequences of length 1 to {domain.length} over {domain.vocabulary} tokens"
+    return (
+        f"tested on all {of}" if points == domain.count else f"tested on {points:,} random ones of the {of}"
+    )
+
+
 def assumed_text(given: Sequence[Mapping[str, float] | None]) -> str:
     """What is assumed of a function that is known by values at points."""
     return "".join(

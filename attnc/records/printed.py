@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from attnc.domain import Box, Interval
+from attnc.domain import Box, Interval, Sequences
 from attnc.records.certificate import FACTS, Certificate, Status
-from attnc.records.domain_text import assumed_text, domain_text
+from attnc.records.domain_text import assumed_text, domain_text, tested_text
 from attnc.records.fields import at_most
 
 _OF_MODELS = (
@@ -44,6 +44,8 @@ def rows_of(c: Certificate) -> list[tuple[str, str]]:
     domain = "" if c.holds_for is None else f"{domain_text(c.holds_for)}, "
     if c.status is Status.MEASURED and isinstance(c.holds_for, (Interval, Box)):
         domain = domain.replace("every input of", "the inputs that were tried in", 1)
+    if c.status is Status.MEASURED and isinstance(c.holds_for, Sequences):
+        domain = f"{tested_text(c.holds_for, c.facts['points'])}, "
     given = [part.facts.get("assumed") for part in c.walk() if part.subject == "lookup"]
     rows.append(("holds for", f"{domain}{c.dtype}{assumed_text(given)}"))
     below = [part.subject for part in c.walk()][1:]

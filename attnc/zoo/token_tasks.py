@@ -169,8 +169,8 @@ TASKS: dict[str, TokenTask] = {
     "sort": TokenTask(
         sort, 4, 8, "the tokens in order, duplicates included",
         "Two heads count the smaller tokens and the equal ones before. Two heads over anchors turn the numbers 1/(1 + count) "
-        "into exact counts. Step heads make their sum, the rank, one-hot. The last head copies the token whose rank is the index "
-        "of the query.",
+        "into exact counts. Step heads write the bits [rank >= k] of their sum, the rank. The last head reads the differences of "
+        "neighbouring bits, and copies the token whose rank is the index of the query.",
         (3, 0, 2, 0),
     ),
     "induction": TokenTask(
@@ -189,7 +189,8 @@ TASKS: dict[str, TokenTask] = {
         dyck_2, 4, 8, "whether brackets of two kinds are balanced and matched",
         "Heads count opening brackets before and up to each position. Heads over anchors make the counts exact, step heads turn "
         "them into the depth. One head finds the partner of a bracket: the last opening one before it at the same depth. "
-        "Further heads look for a mismatch, and whether the total is 0.",
+        "Further heads look for a mismatch, and whether the total is 0. They read (token, partner) as the number 5·token + "
+        "partner, with the tokens ( ) [ ] as 0 to 3 and the partners ( ) - [ ] as 0 to 4.",
         (0, 2, 3, 1), fixed_vocabulary=True,
     ),
     "add-mod-7": TokenTask(
@@ -218,8 +219,8 @@ TASKS: dict[str, TokenTask] = {
     ),
     "random-table": TokenTask(
         random_table, 6, 4, "a fixed random function of the previous token (at first 'a') and the token",
-        "One head copies the previous token. Both tokens are one number, 6·a + b. One step head for each change of the function "
-        "along this number.",
+        "One head copies the previous token. Both tokens are one number, 6·token + previous, with a = 0 to f = 5. One step head "
+        "for each change of the function along this number: 26 in (token, previous) >= 26 is the token e and the previous c.",
         (0, 5, 3),
     ),
 }  # fmt: skip

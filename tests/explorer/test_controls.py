@@ -349,6 +349,23 @@ def test_address(opened: Any) -> None:
         assert outputs(page) == list("abcd")
 
 
+def test_an_address_keeps_broken_heads(opened: Any) -> None:
+    browser, address = opened
+    with browser.new_page(viewport={"width": 1000, "height": 900}) as page:
+        page.goto(f"{address}#a-token-program?program=induction&sequence=abcab")
+        assert control(page, "tokens-text").input_value() == "abcab" and outputs(page) == list("---bc")
+        control(page, "head-1.0").click()
+        control(page, "tokens-break").click()
+        broken, copied = outputs(page), page.url
+        assert kind(page, "tokens") == "void" and "broken=1.0" in copied
+    with browser.new_page(viewport={"width": 1000, "height": 900}) as page:
+        page.goto(copied)
+        assert outputs(page) == broken and kind(page, "tokens") == "void"
+        page.evaluate("location.hash = 'a-token-program?program=induction&text=abcab&broken=7.0'")
+        page.wait_for_function("attncExplorer.panels.tokens.state.broken.size === 0")
+        assert kind(page, "tokens") == "proved" and outputs(page) == list("---bc")
+
+
 def test_every_control_is_tested(page: Any) -> None:
     """The names of all controls of the page occur in this file."""
     names = page.evaluate("[...document.querySelectorAll('[data-control]')].map((e) => e.dataset.control)")

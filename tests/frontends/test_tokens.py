@@ -193,15 +193,27 @@ def test_measured_claims(p: ProgramBuilder) -> None:
     t, i = p.tokens, p.indices
     rank = p.count(t < t.q) + p.count((t == t.q) & (i < i.q))
     output = p.get(rank == i.q, t, default="-")
-    with pytest.raises(NotExactError):
+    with pytest.raises(NotExactError, match="claim='measured'"):
         p.compile(output)
     net = p.compile(output, claim="measured")
+    assert "tested on all 120 sequences of length 1 to 4" in str(net.certificate)
     assert net.certificate.status is Status.MEASURED
     assert net.certificate.facts["points"] == 3 + 9 + 27 + 81 and net.certificate.facts["wrong"] == 0
     assert net.why_not_certified() is not None and attnc.verify(net).status is Status.UNKNOWN
     assert net.run("cab") == ["a", "b", "c"]
-    with pytest.raises(NotExactError):  # the program itself has no value for some sequences
-        p.compile(p.get(t == t.q, i, default=0), claim="measured")
+    for claim in ("proved", "measured"):  # the program itself has no value for some sequences
+        with pytest.raises(NotExactError, match="no value for the sequence") as caught:
+            p.compile(p.get(t == t.q, i, default=0), claim=claim)
+        assert "claim=" not in str(caught.value)
+        assert caught.value.__cause__ is None and caught.value.__context__ is None
+
+
+def test_a_measured_certificate_says_how_many_sequences_were_tested() -> None:
+    p = tokens.program("abc", max_len=7)
+    t, i = p.tokens, p.indices
+    rank = p.count(t < t.q) + p.count((t == t.q) & (i < i.q))
+    text = str(p.compile(p.get(rank == i.q, t, default="-"), claim="measured").certificate)
+    assert "1,000 random ones of the 3,279 sequences" in text and "every sequence" not in text
 
 
 def test_numbers_of_numpy_are_those_of_python(p: ProgramBuilder) -> None:

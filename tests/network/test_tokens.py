@@ -330,5 +330,16 @@ def test_calls_of_other_models() -> None:
         zoo.load("histogram").as_self_attention()
     with pytest.raises(UnsupportedError, match="as_self_attention"):
         zoo.load("convolution").to_transformer_lens()
-    with pytest.raises(UnsupportedError):
-        zoo.load("ridge-by-newton").to_transformer_lens()
+    for name in ("to_transformer_lens", "as_self_attention"):
+        with pytest.raises(UnsupportedError):
+            getattr(zoo.load("ridge-by-newton"), name)()
+
+
+def test_run_takes_tokens_not_ids() -> None:
+    with pytest.raises(InputError, match="Tensor"):
+        zoo.load("parity").run(torch.tensor([0, 1]))
+
+
+def test_a_compiled_module_is_not_proved(net: tokens.TokenNetwork) -> None:
+    verdict = attnc.verify(torch.compile(net, backend="eager"))
+    assert not verdict and verdict.status is Status.UNKNOWN and "torch.compile" in verdict.reason

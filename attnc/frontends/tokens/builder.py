@@ -123,7 +123,8 @@ class ProgramBuilder:
         ['a', 'bb', 'aaa']
         """
         if not callable(function) or not variables:
-            raise InputError("map takes a function and one or more variables")
+            hint = ": give its method __getitem__" if hasattr(function, "__getitem__") else ""
+            raise InputError(f"map takes a function and one or more variables, got {function!r:.80}{hint}")
         args = tuple(self._own(v).node for v in variables)
         domains = [self.known.domains[n] for n in args]
         if math.prod(map(len, domains)) > MOST_VALUES:

@@ -102,6 +102,10 @@ class TokenProgram:
         """Tokens as a list; raises unless all are in the vocabulary."""
         if not isinstance(given, Iterable):
             raise InputError(f"got {given!r}: give a sequence of tokens, a string or a list")
+        if hasattr(given, "detach"):  # a tensor, of ids
+            raise InputError(
+                f"got a {type(given).__name__}: give a list of tokens; net(ids) takes a tensor of ids"
+            )
         tokens, kind, known = list(given), type(self.vocabulary[0]), set(self.vocabulary)
         check_sizes(tokens)
         for token in tokens:

@@ -8,6 +8,8 @@ const SECTIONS = {
 
 const panelOf = (section) => document.querySelector(`[data-panel="${SECTIONS[section]}"]`);
 
+const OTHER_NAMES = { sequence: "text" }; // the words beside a control, where it has another name
+
 // The controls whose state is a value, by the word after the panel's name
 function settings(section) {
   const inputs = [...panelOf(section).querySelectorAll("select[data-control], input[data-control]")];
@@ -28,14 +30,17 @@ function put(input, value) {
 }
 
 let isReading = false;
+let built = {}; // the panels by name
 
 function readAddress() {
   const [section, query] = decodeURIComponent(location.hash.slice(1)).split("?");
   if (query === undefined || !(section in SECTIONS) || !panelOf(section)) return;
-  const given = new URLSearchParams(query);
+  const given = new URLSearchParams(query), panel = built[SECTIONS[section]];
+  for (const [word, name] of Object.entries(OTHER_NAMES)) if (given.has(word) && !given.has(name)) given.set(name, given.get(word));
   // In the order of the page: the function decides which designs there are, the design which numbers of anchors
   isReading = true;
   for (const [name, input] of settings(section)) if (given.has(name)) put(input, given.get(name));
+  panel.restore?.(given);
   isReading = false;
   (document.getElementById(section) ?? panelOf(section)).scrollIntoView();
 }
@@ -44,10 +49,12 @@ function writeAddress(section) {
   if (isReading) return;
   const short = (input) => (input.type === "range" ? String(Number(input.valueAsNumber.toPrecision(5))) : input.value);
   const given = new URLSearchParams([...settings(section)].map(([name, input]) => [name, short(input)]));
+  for (const [name, value] of Object.entries(built[SECTIONS[section]].stored?.() ?? {})) if (value) given.set(name, value);
   history.replaceState(null, "", `#${section}?${given}`);
 }
 
-function watchAddress() {
+function watchAddress(panels) {
+  built = panels;
   for (const section of Object.keys(SECTIONS)) {
     panelOf(section)?.addEventListener("change", () => writeAddress(section));
     panelOf(section)?.addEventListener("click", (event) => { if (event.target.closest("canvas, button")) writeAddress(section); });

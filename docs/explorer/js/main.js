@@ -32,7 +32,7 @@ function start() {
     DATA, panels, redraw, FUNCTIONS, SURFACES, headWeights, headValue, alteredHead, twoTokens, prepareTwoTokens, learnerTrajectory, exactTrajectory,
     normValue, normWeights, runTokens,
   };
-  watchAddress();
+  watchAddress(panels);
 }
 
 if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

@@ -36,7 +36,7 @@ function tokensPanel(root, models) {
   function listHeads() {
     minis = [];
     heads.replaceChildren(...state.model.layers.map((layer, l) => element("div", { class: "ex-layer" },
-      element("span", { class: "ex-layer-name" }, `layer ${l + 1}`),
+      element("span", { class: "ex-layer-name" }, `layer ${l}`),
       element("div", { class: "ex-layer-heads" }, ...layer.map((head, h) => {
         const canvas = element("canvas", { width: 96, height: 96, "aria-hidden": "true" });
         const made = element("button", { type: "button", class: "ex-head", "data-control": `head-${l}.${h}`, onclick: () => { state.head = `${l}.${h}`; draw(); } },
@@ -119,7 +119,7 @@ function tokensPanel(root, models) {
       large.text(name, left - 8, top + (t + 0.5) * size, { align: "right", base: "middle", colour: COLOURS.ink });
       large.text(name === "BOS" && size < 28 ? "·" : name, left + (t + 0.5) * size, top - 8, { align: "center", colour: COLOURS.ink });
     });
-    large.text(`layer ${l + 1}, ${state.model.layers[l][h].name}`, 4, 16, { colour: COLOURS.ink });
+    large.text(`layer ${l}, ${state.model.layers[l][h].name}`, 4, 16, { colour: COLOURS.ink });
     large.text("a row for each query, a column for each key", 4, 34);
   }
 
@@ -139,6 +139,14 @@ function tokensPanel(root, models) {
     }
   }
 
+  // In the address: the broken heads, for instance broken=0.0,1.2
+  const stored = () => ({ broken: [...state.broken].sort().join(",") });
+  const restore = (given) => {
+    const known = new Set(minis.map((mini) => mini.key));
+    state.broken = new Set((given.get("broken") ?? "").split(",").filter((key) => known.has(key)));
+    draw();
+  };
+
   root.append(
     element("div", { class: "ex-controls" }, model.node, element("label", { class: "ex-control" }, element("span", {}, "sequence"), text), keys),
     problem, table,
@@ -146,5 +154,5 @@ function tokensPanel(root, models) {
     status.node, about,
   );
   restart();
-  return { draw, state };
+  return { draw, state, stored, restore };
 }
