@@ -25,7 +25,7 @@ from attnc.records.certificate import Certificate
 from attnc.records.traced import stated_function
 
 Series = list[arb]
-MOST = 2000  # operations: the proof of a head evaluates them on every cell
+MOST, MOST_KINKS = 400, 64  # operations and kinks: the proof of a head evaluates them on every cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,9 @@ def function_of(certificate: Certificate) -> StatedFunction | None:
         found = StatedFunction(certificate.facts["function"], _no_torch_form, branches, kinks, traced=f)
     except AttncError as problem:
         raise CheckError(f"its function cannot be read: {problem}") from problem
-    if len(f.operations) > MOST:
-        raise CheckError(f"its function has {len(f.operations)} operations: up to {MOST} are checked")
+    if len(f.operations) > MOST or len(kinks) > MOST_KINKS:
+        given = f"{len(f.operations)} operations and {len(kinks)} kinks"
+        raise CheckError(f"its function has {given}: up to {MOST} and {MOST_KINKS} are checked")
     with np.errstate(all="ignore"):
         output_range(f, np.array([domain.lo]), np.array([domain.hi]))
     return found
@@ -113,7 +114,7 @@ def _quotient(a: Series, b: Series) -> Series:
 
 def _integral(start: arb, slope: Series, length: int) -> Series:
     """The series that begins with `start` and has this derivative."""
-    return [start] + [slope[k - 1] / k for k in range(1, length)]
+    return [start] + [slope[k - 1] / k for k in range(1, min(length, len(slope) + 1))]
 
 
 def _slope(a: Series) -> Series:
@@ -165,7 +166,7 @@ def _atan(a: Series) -> Series:
     if len(a) == 1:
         return [a[0].atan()]
     below = _product(a, a)
-    below[0] = 1 + a[0] ** 2
+    below[0] = 1 + (a[0].abs_lower() ** 2).union(a[0].abs_upper() ** 2)  # at least 1, on wide cells too
     return _integral(a[0].atan(), _quotient(_slope(a), below[:-1]), len(a))
 
 

@@ -45,6 +45,10 @@ class Tape:
         operation = self.operations[at - self.inputs] if at >= self.inputs else ("",)
         return operation[1] if operation[0] == "constant" else None
 
+    def is_partial(self, at: int) -> bool:
+        """Whether the value may be undefined somewhere."""
+        return at in self._partial
+
     def write(self, name: str, *given: Any) -> int:
         """The value of an operation on values."""
         numbers = [self.value_of(i) for i in given] if name != "power" else []

@@ -132,6 +132,8 @@ class Writer:
 
     def power(self, a: int, exponent: float) -> int:
         if float(exponent).is_integer() and abs(exponent) <= 64:
+            if exponent == 0 and self.tape.is_partial(a):
+                raise RefusedError("has the exponent 0 for what may be undefined")
             return self.tape.write("power", a, int(exponent)) if exponent else self.tape.constant(1.0)
         if exponent == 0.5:
             return self.tape.write("sqrt", a)

@@ -10,7 +10,7 @@ from flint import arb
 from torch import Tensor
 
 from attnc.domain import Array, Box, Interval
-from attnc.errors import ConvergenceError, InputError
+from attnc.errors import ConvergenceError, InputError, Problem
 from attnc.frontends.trace import TraceError, disagreement, trace
 from attnc.functions import Function
 from attnc.functions.balls import variable, working
@@ -26,20 +26,16 @@ _MOST_KINKS = 64
 _BESIDE, _NEAR, _ORDER = 2.0**-36, 2.0**-12, 5  # of the interval; of the size of a coefficient; coefficients
 
 
-def traced_head(f: Function, domain: Interval) -> TracedFunction | str:
+def traced_head(f: Function, domain: Interval, dtype: torch.dtype) -> TracedFunction | str:
     """The function that the operations of f define on the domain, or why they are not known. Raises `ConvergenceError` at a jump.
 
-    f is run on vectors. It must return the values of its operations there, whatever the length of the vector."""
+    f is run on tensors of the dtype, in several shapes: its operations must be the same in all of them, so that it is a function
+    of each number alone. It is compared with the values of its operations, too."""
     try:
-        # f sees a vector, as a head gives it: a function that reads another axis is not one of each number alone
-        traced = trace(
-            lambda x: f.torch_form(x.reshape(-1)).reshape(x.shape),
-            Box(domain.lo, domain.hi, shape=(1,)),
-            name=f.name,
-        )
+        traced = _read(f, domain, dtype)
         if len(traced.operations) > MOST:
             return f"it has {len(traced.operations)} operations, and up to {MOST} are read"
-        if (wrong := _disagreement(f, traced, domain)) is not None:
+        if (wrong := _disagreement(f, traced, domain, dtype)) is not None:
             return wrong
         check_defined(traced, np.array([domain.lo]), np.array([domain.hi]))
         kinks = sorted({*f.kinks, *_kinks(traced, domain)})
@@ -59,14 +55,47 @@ def traced_head(f: Function, domain: Interval) -> TracedFunction | str:
         return str(problem)
 
 
-def _disagreement(f: Callable[[Tensor], Tensor], traced: Traced, domain: Interval) -> str | None:
+def _read(f: Function, domain: Interval, dtype: torch.dtype) -> Traced:
+    """The operations of f. Anything else than its numbers that f depends on is a constant of the recording: the shape, or state
+    that changes from one call to the next (a counter, random numbers of another library). So f is recorded several times."""
+    box, calls = Box(domain.lo, domain.hi, shape=(1,)), _shapes(f.torch_form)
+    traced, *others = (trace(call, box, dtype, f.name) for call in (*calls, calls[0]))
+    if any(other.settings() != traced.settings() for other in others):
+        what = "runs other operations, or has other constants, for other shapes or at another call"
+        raise TraceError([Problem("f", what)], dependent=True)
+    return traced
+
+
+def _shapes(f: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
+    """f of the two numbers of a batch: as a vector, as a column, as rows, within a longer vector, and each alone."""
+
+    def longer(x: Tensor) -> Tensor:
+        return f(torch.cat([x.reshape(-1)] * 4))[:2].reshape(x.shape)
+
+    def alone(x: Tensor) -> Tensor:
+        return torch.stack([f(x[0, 0]), f(x[1, 0])]).reshape(x.shape)
+
+    return [
+        lambda x: f(x.reshape(-1)).reshape(x.shape),
+        lambda x: f(x.reshape(2, 1)).reshape(x.shape),
+        lambda x: f(x.reshape(1, 1, 2)).reshape(x.shape),
+        longer,
+        alone,
+    ]
+
+
+def _disagreement(
+    f: Callable[[Tensor], Tensor], traced: Traced, domain: Interval, dtype: torch.dtype
+) -> str | None:
     """Where f returns something else than its operations: at the ends and at random points, in vectors of several lengths."""
     s = np.random.default_rng(11).uniform(domain.lo, domain.hi, 509)
     s = np.clip(np.concatenate([[domain.lo, domain.hi], s]), domain.lo, domain.hi)
     for part in (s, s[::-1][:64], s[:1], s[-1:]):
+        x = torch.from_numpy(part.copy()).to(dtype)
         with torch.no_grad():
-            values = f(torch.from_numpy(part.copy())).double().numpy()
-        if (wrong := disagreement(traced, part[:, None], values[:, None])) is not None:
+            values = f(x).double().numpy()
+        wrong = disagreement(traced, x.double().numpy()[:, None], values[:, None], dtype)
+        if wrong is not None:
             return wrong
     return None
 

@@ -118,7 +118,7 @@ def _of_callable(plan: Plan, build: Callable[[Plan], Head]) -> Head:
     """A head of a function without an enclosure: proved from its operations, else measured, with the reason."""
     plan.f(torch.tensor([plan.domain.lo, plan.domain.hi], dtype=torch.float64))
     reader = importlib.import_module("attnc.frontends.traced_head")  # by name: no import goes up
-    found: TracedFunction | str = reader.traced_head(plan.f, plan.domain)
+    found: TracedFunction | str = reader.traced_head(plan.f, plan.domain, getattr(torch, plan.dtype))
     if isinstance(found, TracedFunction):
         try:
             return build(replace(plan, f=found))

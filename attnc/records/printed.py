@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from attnc.domain import Box, Interval, Sequences
-from attnc.records.certificate import FACTS, Certificate, Status
+from attnc.records.certificate import Certificate, Status
 from attnc.records.domain_text import assumed_text, domain_text, tested_text
+from attnc.records.facts import FACTS
 from attnc.records.fields import at_most
 
 _OF_MODELS = (

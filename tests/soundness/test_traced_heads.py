@@ -98,3 +98,46 @@ def test_a_function_of_its_neighbours_is_no_function_of_a_number() -> None:
 def test_a_jump_is_refused(f: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(attnc.errors.ConvergenceError):
         attnc.head(f, domain=(-1, 1), eps=1e-4, dtype=torch.float64)
+
+
+class Calls:
+    """A function with state: a little more at every call."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, s: torch.Tensor) -> torch.Tensor:
+        self.made += 1
+        return torch.tanh(s) + 1e-10 * self.made
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda s: torch.tanh(2 * s) * (0.5 if s.dim() == 1 else 0.6),
+        lambda s: torch.tanh(2 * s) * (0.5 + 1e-12 * s.numel()),
+        lambda s: torch.tanh(2 * s) * (0.5 + 1e-9 * np.random.rand()),
+        Calls(),
+    ],
+)
+def test_what_depends_on_more_than_its_number_is_not_proved(
+    f: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    head = attnc.head(f, domain=(-1, 1), anchors=3, dtype=torch.float64)
+    assert head.certificate.status is attnc.Status.MEASURED
+
+
+@pytest.mark.parametrize(
+    ("f", "inner", "outer"),
+    [
+        (lambda s: torch.tanh(s * (1 + 1e4 * torch.finfo(s.dtype).eps)), 1 + 1e4 * 2.0**-23, 1.0),
+        (lambda s: torch.tanh(2 * s) * (0.5 if s.dtype == torch.float64 else 0.6), 2.0, 0.6),
+    ],
+)
+def test_a_function_is_read_in_the_dtype_that_runs(
+    f: Callable[[torch.Tensor], torch.Tensor], inner: float, outer: float
+) -> None:
+    head, s = attnc.head(f, domain=(-1, 1), anchors=3), torch.linspace(-1, 1, 199)
+    inner, outer = (float(np.float32(factor)) for factor in (inner, outer))  # as torch converts them
+    for x, y in zip(s.tolist(), head(s).tolist(), strict=True):
+        assert abs(m(y) - outer * mp.tanh(m(x) * inner)) <= head.certificate.bound
