@@ -16,16 +16,16 @@ from attnc.errors import InputError
 from attnc.incontext.bounds import EXACT, HeadErrors, LearnerBound, SolverBound
 from attnc.incontext.layers import gathered
 from attnc.incontext.settings import EXAMPLES, Settings, facts_of
-from attnc.network.altered import as_made, why_altered, why_parts
+from attnc.network.altered import CertifiedModule, as_made, why_altered, why_parts
 from attnc.network.head import Head
-from attnc.network.running import PreciseModule, check_tensor, is_traced, precise
+from attnc.network.running import check_tensor, is_traced, precise
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import round_up, versions
 from attnc.records.record import Record, write
 
 
 @as_made
-class InContext(PreciseModule):
+class InContext(CertifiedModule):
     """An algorithm on the examples of a context, by attention with fixed weights: `module(context_x, context_y, query_x)`.
 
     `certificate.bound` is the proved distance of the coefficients to those of the exact algorithm, for every context within the

@@ -265,7 +265,8 @@ def _refusal(
     own = {v: deviation(step, lowered.known[step.input]) for v, step in steps if isinstance(step, Pointwise)}
     off = float(carried(lowered.layers, lowered.known, own)[lowered.layers[-1].value].max())
     source = "the source's own functions, which deviate from their definition (torch's softplus beyond its threshold)"
-    terms = {f"{request.dtype} rounding in the other layers": max(affine - off, 0.0), source: off}
+    rounding = f"{request.dtype} rounding in the other layers"
+    terms = {rounding: max(affine - off, 0.0), source: off}
     for value in lowered.roots:
         name = layer_name(request.program, value)
         terms[f"the error of the heads of {name} (norm)"] = weights[value] * own_bound(lowered, value)
@@ -277,6 +278,9 @@ def _refusal(
     largest = max(terms, key=terms.__getitem__)
     other = "dtype=torch.float64, or " if request.dtype == "float32" and largest != source else ""
     offer = f"Use {other}eps >= {reachable:g}" if np.isfinite(reachable) else f"Use {other}a smaller box"
+    if largest == rounding:
+        worst = "the bound is for the worst order of summation, and grows with the width"
+        offer += f" ({worst}; net.certified(x) proves a far smaller one for a given x)"
     late = " The search for heads was stopped for time: a longer one may come closer." if stopped else ""
     return PrecisionError(
         f"attnc found no network within eps={request.eps:g} in {request.dtype}: it reached "

@@ -14,7 +14,7 @@ from torch.utils._device import DeviceContext
 
 from attnc.errors import CertificateWarning
 from attnc.network.running import PreciseModule, autocast_is_on
-from attnc.records.certificate import Certificate
+from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import DAMAGE
 from attnc.records.numbers import listed
 
@@ -27,6 +27,38 @@ def as_made(cls: _T) -> _T:
     """A class decorator that records the attributes of a module's class, so that `why_altered` detects replaced ones."""
     _made[cls] = dict(vars(cls))
     return cls
+
+
+@as_made
+class CertifiedModule(PreciseModule):
+    """A module with a certificate, which says when it is printed whether it applies to the module as it is now."""
+
+    _certificate: Certificate
+
+    @property
+    def certificate(self) -> Certificate:
+        return self._certificate
+
+    @certificate.setter
+    def certificate(self, issued: Certificate) -> None:
+        self._certificate = issued.held_by(self, why_lapsed)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # of a copy
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.certificate = self._certificate
+
+
+def why_lapsed(module: Any) -> str | None:
+    """Why the certificate of a module does not apply to it as it is now, whether the error was proved or measured; None if it
+    does, or if nothing is known of the error. The methods of the class are called: one of the instance does not hide them."""
+    kind, known = cast(Any, type(module)), module.certificate
+    if known.proved or known.subject == "literal":
+        return cast("str | None", kind.why_not_certified(module))
+    if known.status is Status.UNKNOWN:
+        return None
+    if known.subject == "network":
+        return cast("str | None", kind.why_changed(module))
+    return why_changed(module, known, {name: d for name, d in known.digests.items() if name != "program"})
 
 
 def why_altered(module: nn.Module, foreign: Collection[nn.Module] = ()) -> str | None:

@@ -24,8 +24,7 @@ _HUES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 def module_card(module: Any, title: str, facts: list[tuple[str, str]], *bodies: str) -> str:
     """The card of a module with a certificate; if that does not apply to the module as it is now, the reason instead."""
     certificate: Certificate = module.certificate
-    stated = dict(certificate.rows())
-    reason = module.why_not_certified() if certificate.proved or certificate.subject == "literal" else None
+    stated, reason = dict(certificate.rows()), certificate.why_lapsed()
     if reason is not None:
         return card(title, "not certified", reason, facts, *bodies)
     about = [("holds for", stated["holds for"]), ("details", stated.get("details", ""))]

@@ -15,12 +15,11 @@ from attnc.domain import Interval
 from attnc.errors import InputError
 from attnc.functions import Function
 from attnc.heads.chain import anchor_positions
-from attnc.network.altered import as_made, warn_if_changed, why_changed
+from attnc.network.altered import CertifiedModule, as_made, warn_if_changed, why_changed
 from attnc.network.certified import Certified, certified_head
 from attnc.network.describe import error_of
 from attnc.network.engines import DerivedWindow, run_window, sdpa, window_now
 from attnc.network.running import (
-    PreciseModule,
     can_look,
     check_domain,
     check_tensor,
@@ -40,7 +39,7 @@ _ROWS = 12  # anchors from which onnxruntime is faster with them along the last 
 
 
 @as_made
-class Head(PreciseModule):
+class Head(CertifiedModule):
     """H softmax heads over p anchors each that imitate one univariate function, element by element.
 
         x_h  = query[h,0]·s + query[h,1]                        the query, centred on the head's range

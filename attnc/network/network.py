@@ -15,7 +15,7 @@ from attnc.arguments import checked_engine, checked_strict
 from attnc.arithmetic import loose_products
 from attnc.domain import Box, Tokens
 from attnc.errors import InputError
-from attnc.network.altered import as_made, warn_if_changed, why_changed
+from attnc.network.altered import CertifiedModule, as_made, warn_if_changed, why_changed
 from attnc.network.attend import AttendLayer
 from attnc.network.certified import Certified, certified_network
 from attnc.network.describe import Description, described, error_of, proved_word, step_name
@@ -38,7 +38,7 @@ from attnc.network.norm import NormLayer
 from attnc.network.pointwise import Pointwise
 from attnc.network.predict import predictions, probabilities
 from attnc.network.product import ProductLayer
-from attnc.network.running import PreciseModule, check_domain, check_tensor, in_chunks, precise
+from attnc.network.running import check_domain, check_tensor, in_chunks, precise
 from attnc.program.program import Program
 from attnc.records.certificate import INTEGERS, Certificate, Status
 from attnc.records.fields import DAMAGE
@@ -51,7 +51,7 @@ Stage = LayerModule | Pointwise | ProductLayer
 
 
 @as_made
-class Network(PreciseModule):
+class Network(CertifiedModule):
     """What `attnc.compile` makes: stages of affine maps and attention that compute the program within its certificate.
 
     `engine` says how attention is executed: "softmax" or "sdpa" (torch's scaled_dot_product_attention). The certificate covers

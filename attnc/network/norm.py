@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Ball
 from attnc.errors import InputError
-from attnc.network.altered import as_made, why_altered, why_changed
+from attnc.network.altered import CertifiedModule, as_made, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
@@ -93,7 +93,7 @@ class TwoKeySum(PreciseModule):
 
 
 @as_made
-class QuadraticHead(TwoKeySum):
+class QuadraticHead(TwoKeySum, CertifiedModule):
     """What `attnc.quadratic_head` makes: the sum of the heads, with its certificate. A token whose norm exceeds the radius of
     `certificate.holds_for` is outside the domain: `strict` says what happens then (None warns once, True raises)."""
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnc.arithmetic import loose_products
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.network.altered import as_made, why_changed
+from attnc.network.altered import CertifiedModule, as_made, why_changed
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.token_effects import effects_of
 from attnc.network.token_text import description, layout_of
@@ -80,7 +80,7 @@ class TokenAttention(PreciseModule):
 
 
 @as_made
-class TokenNetwork(PreciseModule):
+class TokenNetwork(CertifiedModule):
     """What `attnc.tokens` compiles: an attention-only transformer whose largest logit is the output of its program.
 
     It adds a first position, BOS. `coordinates` are the names of the d_model coordinates of the stream, `outputs` the values

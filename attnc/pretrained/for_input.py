@@ -25,8 +25,7 @@ from attnc.network.norm import Norm
 from attnc.network.pointwise import Pointwise
 from attnc.network.product import GatedBlock
 from attnc.pretrained.inputs import calls, outputs
-from attnc.pretrained.store import blocks_of, report_of, why_not_recorded
-from attnc.pretrained.verify import records_in
+from attnc.pretrained.store import blocks_of, records_in, report_of, why_not_recorded
 from attnc.program.step import Balls
 from attnc.progress import watched
 from attnc.records.fields import at_most

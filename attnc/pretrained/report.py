@@ -56,8 +56,11 @@ class ConversionReport:
     _model: ClassVar[weakref.ref[nn.Module] | None] = None  # of a report: the model that it is about
 
     def attached(self, model: nn.Module) -> ConversionReport:
-        """This report, which now knows its model; it keeps no model alive."""
+        """This report, which now knows its model, as does its certificate; they keep no model alive."""
+        from attnc.pretrained.store import why_changed
+
         vars(self)["_model"] = weakref.ref(model)
+        vars(self)["certificate"] = self.certificate.held_by(model, why_changed)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,7 +133,9 @@ class ConversionReport:
 
     def notes(self) -> list[str]:
         """The lines below the table of blocks."""
-        lines = [_norms_line(self.norms)] if self.norms else []
+        lapsed = self.certificate.why_lapsed()
+        lines = [] if lapsed is None else [f"this does not apply to the model as it is now: {lapsed}"]
+        lines += [_norms_line(self.norms)] if self.norms else []
         lines += map(_activation_line, self._parts("activation"))
         lines += [f"read from the operations of a call with {self.read}"] if self.read else []
         lines += sorted({note for block in self.blocks for note in _own_forms(block)})
@@ -184,10 +189,9 @@ class ConversionReport:
 
     def _repr_html_(self) -> str:
         notes = folded("notes", "".join(f"<p>{escape(line)}</p>" for line in self.notes()))
-        title = f"{self.model} as attention"
-        return card(
-            title, str(self.certificate.status), self.headline(), [], "", table(COLUMNS, self.rows()), notes
-        )
+        title, lapsed = f"{self.model} as attention", self.certificate.why_lapsed()
+        status = str(self.certificate.status) if lapsed is None else "not certified"
+        return card(title, status, lapsed or self.headline(), [], "", table(COLUMNS, self.rows()), notes)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from attnc.pretrained.runs import runs_of
 from attnc.pretrained.shipped import attach_savers
 from attnc.records.fields import seal
 from attnc.records.numbers import QUADRATIC, digest
+from attnc.records.numbers import listed as shown
 
 _REPORT, _CALL, _BLOCKS = "_attnc_report", "_attnc_call", "_attnc_blocks"
 
@@ -51,6 +52,15 @@ def blocks_of(model: nn.Module) -> dict[str, Mapping[str, Any]]:
     """The records of the parts that were converted in this process, by their names."""
     found = getattr(model, _BLOCKS, {})
     return dict(found) if isinstance(found, dict) else {}
+
+
+def records_in(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records of blocks in the configs of parts, by their names in the model."""
+    for name, part in model.named_modules():
+        record = getattr(getattr(part, "config", None), "attnc", None)
+        if isinstance(record, Mapping):
+            inside = f"{name}." if name else ""
+            yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
 def note_conversion(
@@ -171,4 +181,25 @@ def why_not_recorded(
     changed += [key for key in now.keys() - {"name", "runs", "tensors"} if entry.get(key) != now[key]]
     if changed:
         return f"the weights of {site.name} are not those that were converted: {', '.join(changed)} changed"
+    return None
+
+
+def why_changed(model: nn.Module) -> str | None:
+    """Why the converted parts of a model do not have the numbers and the code of its report; None if they do. The model is not
+    run, and what is no converted part is not looked at: `attnc.verify` reads its operations again."""
+    listed = (model.named_parameters, model.named_buffers)
+    state = dict(named for every in listed for named in every(remove_duplicate=False))
+    for name, entry in (blocks_of(model) or dict(records_in(model))).items():
+        try:
+            part = model.get_submodule(name)
+        except AttributeError:
+            return f"it has no part {name}"
+        if not isinstance(part, (Pointwise, GatedBlock, Norm)):
+            return f"{name} is a {type(part).__name__} now"
+        if (reason := part.why_not_certified()) is not None:
+            return f"{name}: {reason}"
+        known = {place: (role, found) for role, (place, found) in entry["tensors"].items() if place in state}
+        changed = [place for place, (role, found) in known.items() if _digest(role, state[place]) != found]
+        if changed:
+            return f"changed since it was converted: {shown(changed, len(known))}"
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from attnc.pretrained.executed import ConvertedRun, difference, run_parts
 from attnc.pretrained.mapped import MappedModel, in_memory, laid_out
 from attnc.pretrained.report import ConversionReport
 from attnc.pretrained.shipped import original_config
-from attnc.pretrained.store import call_of, report_of, why_not_recorded
+from attnc.pretrained.store import call_of, records_in, report_of, why_not_recorded
 from attnc.progress import Progress, current, silent, watched
 from attnc.records.certificate import HALF, Certificate, Status, Verdict
 
@@ -162,15 +162,6 @@ def _whole(model: nn.Module, report: ConversionReport, sites: Mapping[str, Site 
 
 def _is_converted(module: object) -> bool:
     return isinstance(module, (GatedBlock, Norm)) or (isinstance(module, Pointwise) and not module.inputs)
-
-
-def records_in(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The records of blocks in the configs of parts, by their names in the model."""
-    for name, part in model.named_modules():
-        record = getattr(getattr(part, "config", None), "attnc", None)
-        if isinstance(record, Mapping):
-            inside = f"{name}." if name else ""
-            yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 
 
 @dataclass(frozen=True, eq=False)

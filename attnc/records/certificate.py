@@ -15,6 +15,7 @@ from attnc.errors import CertificateError, InputError
 from attnc.records.cards import bound_name, card, folded, table
 from attnc.records.domain_text import assumed_text, domain_text
 from attnc.records.domains import domain_from_json, domain_to_json
+from attnc.records.facts import FACTS, MEASURED_FACTS, PROVED_FACTS
 from attnc.records.fields import (
     DAMAGE,
     at_most,
@@ -25,6 +26,7 @@ from attnc.records.fields import (
     unsealed,
     with_fields,
 )
+from attnc.records.held import Held
 from attnc.records.numbers import TENSORS
 
 FORMAT = 3
@@ -73,27 +75,6 @@ class Witness:
         return cls(**{**body, "input": tuple(body["input"])})
 
 
-# The facts that a certificate of each subject must state. Others may be added.
-FACTS: dict[str, dict[str, type]] = {
-    "head": {"function": str, "design": str},
-    "layer": {"function": str, "value": int, "neurons": list, "error_in": float},  # neurons: one count a head
-    "lookup": {"value": int, "anchors": int},
-    "network": {"program": str},
-    "block": {"activation": str, "engine": str, "roundings": dict, "products": float},  # roundings: by engine
-    "norm": {"kind": str, "engine": str, "features": int, "epsilon": float, "roundings": dict},
-    "activation": {"activation": str, "engine": str, "roundings": dict},
-    "quadratic": {"function": str, "features": int, "offset": float},
-    "model": {},
-    "learner": {"algorithm": str, "heads": list, "features": int},
-    "literal": {},
-    "tokens": {"program": str, "layers": list},  # program: the seal of its JSON; layers: heads in each
-}
-# Those of subjects whose error was measured (a block's bound is derived from a measured domain instead).
-MEASURED_FACTS: dict[str, dict[str, type]] = {
-    "head": {"points": int},
-    "tokens": {"points": int, "seed": int, "wrong": int, "reason": str},
-    "network": {"points": int, "seed": int, "method": str, "mean_square": float, "confidence": float},
-}
 _OF_MODELS = (
     (
         "bound of",
@@ -102,17 +83,10 @@ _OF_MODELS = (
     ("whole model", "for given inputs: report.for_input(...)"),
 )
 WITNESSED = ("head", "network")  # the checker executes them at their witnesses
-PROVED_FACTS: dict[str, dict[str, type]] = {
-    "head": {"precision": int, "cells": int},
-    "tokens": {
-        "margin": float,
-        "states": int,
-    },  # the least distance of logits; pairs of states that were checked
-}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Certificate:
+class Certificate(Held):
     """In every output |executed - exact meaning| <= bound, for every input of `holds_for` that the dtype can represent.
 
     `approximation` bounds the error in exact arithmetic, `rounding` what execution in `dtype` adds. If `status` is MEASURED,
@@ -310,7 +284,8 @@ class Certificate:
             raise CertificateError(f"the certificate has a field of another type: {problem}") from problem
 
     def rows(self) -> list[tuple[str, str]]:
-        """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about."""
+        """The at most five lines of the printed certificate; seven for a converted model, which say what its bound is about. One
+        more if it does not apply to its module as that is now."""
         terms = f"approximation {at_most(self.approximation)}, rounding {at_most(self.rounding)}"
         seen = f"largest error seen {self.error:.3g}" if self.error is not None else ""
         if self._rounding_unclaimed() or self.status is Status.UNKNOWN:
@@ -326,7 +301,11 @@ class Certificate:
         else:
             error = "executed/exact - 1" if self.facts.get("relative") is True else "executed - exact"
             bound = f"|{error}| <= {at_most(self.bound)} ({terms})"
+        lapsed = self.why_lapsed()
         rows = [("certificate", self.title), ("status", str(self.status)), ("bound", bound)]
+        if lapsed is not None:
+            said = f"does not apply to the module as it is now; it was {self.status}"
+            rows[1:2] = [("status", said), ("reason", lapsed)]
         rows += _OF_MODELS if self.subject == "model" else ()
         domain = "" if self.holds_for is None else f"{domain_text(self.holds_for)}, "
         if self.status is Status.MEASURED and isinstance(self.holds_for, (Interval, Box)):
@@ -344,12 +323,21 @@ class Certificate:
 
     def __repr__(self) -> str:
         bound = "largest error seen" if self.status is Status.MEASURED and "points" in self.facts else "bound"
-        about = f"{self.title!r}, {self.status}, {bound}={self.bound:.4g}"
+        lapsed = "" if self.why_lapsed() is None else "does not apply to the module as it is now, was "
+        about = f"{self.title!r}, {lapsed}{self.status}, {bound}={self.bound:.4g}"
         return f"Certificate({about}, holds_for={self.holds_for}, dtype={self.dtype!r})"
 
     def _repr_html_(self) -> str:
-        _, _, (_, bound), *others = self.rows()
-        return card(f"certificate: {self.title}", str(self.status), bound, others, "", self._parts_html())
+        (_, title), (_, status), *others = self.rows()
+        lapsed = others.pop(0) if others[0][0] == "reason" else None
+        (_, bound), *others = others
+        if lapsed is not None:
+            status, bound, others = (
+                "not certified",
+                lapsed[1],
+                [("it was", f"{self.status}: {bound}"), *others],
+            )
+        return card(f"certificate: {title}", status, bound, others, "", self._parts_html())
 
     def _parts_html(self) -> str:
         if not self.children:

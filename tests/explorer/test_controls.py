@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import attnc
+from tests.explorer.test_numbers import rebuilt
 
 
 def value(page: Any, panel: str, name: str) -> float:
@@ -60,22 +60,23 @@ def drag(page: Any, where: Any, start: tuple[float, float], end: tuple[float, fl
     page.mouse.up()
 
 
-def test_head_follows_s(page: Any) -> None:
+def test_head_follows_s(page: Any, data: Any) -> None:
     control(page, "head-function").select_option("gelu")
     control(page, "head-design").select_option("tuned")
     control(page, "head-anchors").select_option("6")
-    head = attnc.head("gelu", domain=(-8, 8), anchors=6, design="tuned", dtype=torch.float64)
+    stored = next(f for f in data["heads"] if f["name"] == "gelu")["designs"]["tuned"]["6"]
+    head = rebuilt(stored)
     for s in (-3.25, 0.5, 7.0):
         slide(page, "head-s", s)
         assert value(page, "head", "s") == s
         assert abs(value(page, "head", "head") - head(torch.tensor([s], dtype=torch.float64)).item()) <= 1e-12
-        assert value(page, "head", "error") <= head.certificate.bound == value(page, "head", "bound")
+        assert value(page, "head", "error") <= stored["bound"] == value(page, "head", "bound")
     assert kind(page, "head") == "proved"
     before = ink(page, "head")
     picture(page, "head").press("ArrowLeft")
     assert value(page, "head", "s") == pytest.approx(7.0 - 0.08)
     assert ink(page, "head") != before
-    drag(page, picture(page, "head"), (200, 60), (300, 60))
+    drag(page, picture(page, "head"), (100, 60), (150, 60))
     assert -8 < value(page, "head", "s") < 0
 
 
@@ -384,6 +385,39 @@ def test_phone(opened: Any, scheme: str) -> None:
             "tokens-text",
             "CANVAS",
         } <= reached
+
+
+def test_projector(opened: Any, data: Any) -> None:
+    """At 1280 x 720, where the site leaves 734 pixels to a panel, its controls and its pictures are seen at once; so are those of
+    the norm. Small pictures of heads scroll in a box of their own."""
+    browser, address = opened
+    with browser.new_page(viewport={"width": 1280, "height": 720}) as page:
+        page.goto(address)
+        page.evaluate("document.body.style.maxWidth = '734px'")
+        page.evaluate("dispatchEvent(new Event('resize'))")
+        page.wait_for_function("document.querySelector('canvas').clientWidth < 500")
+
+        def heights(panel: str) -> list[float]:
+            """Of the parts of a panel; a heading begins another part."""
+            found: list[float] = page.evaluate(
+                """(panel) => {
+                  const parts = [[]], what = "h4, [data-control]:not(.ex-head), canvas.ex-canvas, .ex-heads";
+                  for (const e of document.querySelectorAll(`[data-panel=${panel}] :is(${what})`)) {
+                    if (e.tagName === "H4") parts.push([]);
+                    if (e.offsetParent) parts.at(-1).push(e.getBoundingClientRect());
+                  }
+                  return parts.map((all) => Math.max(...all.map((b) => b.bottom)) - Math.min(...all.map((b) => b.top)));
+                }""",
+                panel,
+            )
+            return found
+
+        for panel, parts in {"head": 1, "surface": 1, "learner": 1, "transformer": 2}.items():
+            found = heights(panel)
+            assert len(found) == parts and min(found) > 200 and max(found) <= 720, (panel, found)
+        for stored in data["token_programs"]:
+            control(page, "tokens-program").select_option(stored["name"])
+            assert max(heights("tokens")) <= 720, stored["name"]
 
 
 def test_theme(opened: Any) -> None:

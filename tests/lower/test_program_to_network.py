@@ -155,6 +155,24 @@ def test_affine_maps_alone_are_named_too() -> None:
 
 
 @pytest.mark.slow
+def test_a_wide_model_in_float32() -> None:
+    """Rounding of wide sums refuses the eps. All that the message offers works: the larger eps, float64, and the bound of a given
+    input, which does not allow for the worst order of summation."""
+    model, box, eps = mlp(nn.Sigmoid, 8, 1024, 2), attnc.Box(-1, 1, shape=(8,)), 3e-5
+    with pytest.raises(PrecisionError) as refused:
+        attnc.compile(model, domain=box, eps=eps)
+    text, reachable = str(refused.value), refused.value.reachable
+    assert reachable is not None and reachable > eps
+    assert all(
+        word in text for word in ("dtype=torch.float64", f"eps >= {reachable:g}", "net.certified(x)", "width")
+    )
+    net = attnc.compile(model, domain=box, eps=reachable)
+    assert net.certificate.proved and eps < net.certificate.bound <= reachable
+    assert net.certified(torch.full((1, 8), 0.5)).largest < eps / 10
+    assert attnc.compile(model, domain=box, eps=eps, dtype=WIDE).certificate.bound <= eps
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [NARROW, WIDE], ids=str)
 def test_what_is_reachable_with_two_layers_can_be_met(dtype: torch.dtype) -> None:
     model = mlp(nn.Tanh, 3, 6, 6, 2)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -137,9 +140,62 @@ CHANGES = [
 @pytest.mark.parametrize("make", MAKES, ids=lambda m: m.__name__)
 def test_what_was_changed_is_not_certified(make: Callable[[], Any], change: Callable[[Any], None]) -> None:
     module = make()
-    assert module.why_not_certified() is None
+    known = getattr(
+        module, "certificate", None
+    )  # a converted part has none of its own; a solver's may be unknown
+    proved = known is not None and known.proved
+    assert module.why_not_certified() is None and (not proved or says_proved(known))
     change(module)
-    assert module.why_not_certified()
+    assert module.why_not_certified() and not (proved and says_proved(known))
+
+
+def says_proved(certificate: attnc.Certificate) -> bool:
+    """Whether the certificate as it is shown, in three ways, says that something is proved of its module as it is now."""
+    shown = str(certificate), repr(certificate), certificate._repr_html_().partition("<details")[0]
+    lapsed = certificate.why_lapsed()
+    found = ["\nstatus:      proved\n" in shown[0], ", proved, " in shown[1], ">proved<" in shown[2]]
+    assert found == [lapsed is None] * 3 and (lapsed is None or "\nreason:      " in shown[0])
+    return lapsed is None
+
+
+def test_a_certificate_knows_the_module_that_holds_it() -> None:
+    """A copy of a module has a certificate of its own. One that was put elsewhere, or read from JSON, says nothing of the
+    module that it was taken from."""
+    module, kept = network(), network().certificate
+    assert says_proved(kept), "its module is gone"
+    twin, stored = copy.deepcopy(module), pickle.loads(pickle.dumps(module))
+    a_number(module)
+    assert (
+        not says_proved(module.certificate)
+        and says_proved(twin.certificate)
+        and says_proved(stored.certificate)
+    )
+    a_number(twin)
+    assert not says_proved(twin.certificate)
+    stored.certificate = module.certificate
+    assert says_proved(stored.certificate) and not says_proved(module.certificate)
+    assert stored.certificate == module.certificate == twin.certificate
+    for alone in (
+        attnc.Certificate.from_json(module.certificate.to_json()),
+        copy.deepcopy(module.certificate),
+        replace(module.certificate, name="other"),
+    ):
+        assert says_proved(alone)
+
+
+def test_a_measured_certificate_says_that_numbers_changed() -> None:
+    def opaque(x: Tensor) -> Tensor:
+        return torch.from_numpy(np.sin(x.detach().numpy()))
+
+    made = [
+        attnc.head(lambda s: torch.sin(s), domain=(-1, 1), eps=1e-2),
+        attnc.compile(opaque, domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-2, method="lattice"),
+    ]
+    for module in made:
+        assert module.certificate.status == "measured" and module.certificate.why_lapsed() is None
+        with torch.no_grad():
+            next(p for p in module.parameters() if p.numel()).add_(1)
+        assert module.certificate.why_lapsed() and ">measured<" not in module.certificate._repr_html_()
 
 
 @pytest.mark.parametrize("change", [*CHANGES[:-1], the_answer_itself], ids=lambda c: c.__name__)

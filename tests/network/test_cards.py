@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -52,12 +53,14 @@ def test_every_result_has_a_card(made: dict[str, Any]) -> None:
 
 
 def test_what_changed_is_not_called_proved(made: dict[str, Any]) -> None:
-    for name in ("head", "network", "tokens", "learner"):
+    for name in ("head", "network", "tokens", "learner", "literal"):
         changed = copy.deepcopy(made[name])
         with torch.no_grad():
             next(p for p in changed.parameters() if p.numel()).add_(1)
-        text = changed._repr_html_()
-        assert ">not certified<" in text and ">proved<" not in text, name
+        for text in (changed._repr_html_(), changed.certificate._repr_html_().partition("<details")[0]):
+            assert ">not certified<" in text and not {">proved<", ">unknown<"} & set(
+                re.findall(">[^<]+<", text)
+            ), name
 
 
 def test_text_is_escaped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -202,3 +203,30 @@ def test_a_report_without_memory_is_read(report: ConversionReport) -> None:
     del record["memory"]
     assert ConversionReport.from_json(record) == report
     assert "GiB" not in str(report) and "2.00 GiB" in str(replace(report, memory=2**31))
+
+
+def test_it_says_that_the_model_changed() -> None:
+    """Numbers of the converted parts and their code; what is beside them has no certificate that could lapse."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, activation="gelu", batch_first=True).eval()
+    report = convert_(layer, approximation=1e-3, parts="all")
+    shown = str(report)
+    assert report.certificate.why_lapsed() is None and "as it is now" not in shown
+    twin = copy.deepcopy(layer)
+    for part, name in ((layer.linear1, "linear1.weight"), (layer.norm1, "norm1.weight")):
+        before = part.weight.detach().clone()
+        part.weight.data.view(-1)[0] += 0.25
+        assert name in (report.certificate.why_lapsed() or "") and name in str(report.certificate)
+        assert "as it is now" in str(report) and ">proved<" not in report._repr_html_()
+        assert report_of(twin).certificate.why_lapsed() is None, "a copy has a report of its own"
+        part.weight.data.copy_(before)
+    assert report.certificate.why_lapsed() is None and str(report) == shown
+    layer.self_attn.in_proj_weight.data.add_(1)
+    assert report.certificate.why_lapsed() is None
+    activation = layer.get_submodule(report.blocks[0].name)
+    handle = activation.register_forward_hook(lambda m, given, out: out + 1)
+    assert "hook" in (report.certificate.why_lapsed() or "")
+    handle.remove()
+    layer.norm2 = nn.LayerNorm(8)
+    assert "norm2" in (report.certificate.why_lapsed() or "")
+    assert ConversionReport.from_json(report.to_json()).certificate.why_lapsed() is None

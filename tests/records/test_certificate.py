@@ -17,8 +17,9 @@ from hypothesis.extra.numpy import arrays
 
 from attnc.domain import Box, Interval, Normed, Sequences
 from attnc.errors import CertificateError, InputError
-from attnc.records.certificate import FACTS, Certificate, Status, Verdict, Witness
+from attnc.records.certificate import Certificate, Status, Verdict, Witness
 from attnc.records.domains import domain_from_json, domain_to_json
+from attnc.records.facts import FACTS
 from attnc.records.fields import round_up, seal, versions
 from attnc.records.numbers import TENSORS
 

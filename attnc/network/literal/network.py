@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attnc.domain import Box, Interval
 from attnc.errors import AttncError, FileError, InputError
-from attnc.network.altered import as_made, why_altered, why_others
+from attnc.network.altered import CertifiedModule, as_made, why_altered, why_others
 from attnc.network.describe import aligned
 from attnc.network.literal.steps import (
     LETTERS,
@@ -30,7 +30,6 @@ from attnc.network.literal.steps import (
     parameter,
 )
 from attnc.network.running import (
-    PreciseModule,
     can_look,
     check_domain,
     in_chunks,
@@ -47,7 +46,7 @@ _CHUNK = 1 << 22  # numbers held at once
 
 
 @as_made
-class SelfAttentionNetwork(PreciseModule):
+class SelfAttentionNetwork(CertifiedModule):
     """Layers of plain self-attention over [data tokens; fixed tokens], with W_Q, W_K, W_V, W_O and without a mask.
 
     With a residual stream (`residual`), every step adds to the sequence, X ← X + step(X). The networks of theorems have none:

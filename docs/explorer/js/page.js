@@ -57,6 +57,9 @@ function values(names) {
   return { node, set, cells };
 }
 
+// A picture, and on screens that are wide enough what belongs to it at its side, so that both are seen at once
+const beside = (picture, side) => element("div", { class: "ex-beside" }, element("div", {}, ...picture), element("div", {}, ...side));
+
 // The sentence below a panel: proved, measured or void
 function verdict() {
   const badge = element("span", { class: "ex-badge" }), text = element("span", {});

@@ -200,11 +200,12 @@ function headPanel(root, functions) {
   );
 
   root.append(
-    element("div", { class: "ex-controls" }, controls.f.node, controls.design.node, controls.size.node, controls.s.node), about,
-    legend(["orange", "f"], ["blue", "head"], ["green", "proved bound", "dashed"]),
-    picture.canvas, outside, shown.node, status.node,
-    element("fieldset", { class: "ex-controls ex-break" }, element("legend", {}, "Break it"),
-      controls.k.node, controls.shift.node, controls.sharp.node, restoreButton),
+    element("div", { class: "ex-controls" }, controls.f.node, controls.design.node, controls.size.node, controls.s.node),
+    beside(
+      [legend(["orange", "f"], ["blue", "head"], ["green", "proved bound", "dashed"]), picture.canvas],
+      [shown.node, status.node, element("fieldset", { class: "ex-controls ex-break" }, element("legend", {}, "Break it"),
+        controls.k.node, controls.shift.node, controls.sharp.node, restoreButton)],
+    ), about, outside,
   );
   chooseDesign();
   return { draw, state };

@@ -171,10 +171,9 @@ function learnerPanel(root, learners) {
   );
 
   root.append(
-    element("div", { class: "ex-controls" }, controls.learner.node, controls.t.node, controls.layer.node, next),
+    element("div", { class: "ex-controls" }, controls.learner.node, controls.t.node, controls.layer.node, next, controls.point.node, flip, again),
     legend(["blue", "by attention"], ["orange", "exact gradient descent"], ["line", "earlier steps"]),
     element("div", { class: "ex-pair" }, plot.canvas, bars.canvas), note, shown.node, status.node,
-    element("div", { class: "ex-controls" }, controls.point.node, flip, again),
   );
   controls.layer.input.value = state.layer;
   reset();

@@ -141,8 +141,9 @@ function tokensPanel(root, models) {
 
   root.append(
     element("div", { class: "ex-controls" }, model.node, element("label", { class: "ex-control" }, element("span", {}, "sequence"), text), keys),
-    problem, about, table, heads,
-    element("div", { class: "ex-pair" }, large.canvas, element("div", {}, shown.node, element("div", { class: "ex-controls" }, breaking, repair), status.node)),
+    problem, table,
+    element("div", { class: "ex-pair" }, large.canvas, element("div", {}, heads, element("div", { class: "ex-controls" }, breaking, repair), shown.node)),
+    status.node, about,
   );
   restart();
   return { draw, state };

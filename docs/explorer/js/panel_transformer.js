@@ -93,7 +93,7 @@ function transformerPanel(root, data) {
 
   root.append(
     element("div", { class: "ex-controls" }, controls.sentence.node, controls.block.node, controls.token.node, controls.neuron.node),
-    map.canvas, neuronPicture.canvas, shown.node, status.node,
+    map.canvas, beside([neuronPicture.canvas], [shown.node]), status.node,
   );
   const norm = normPart(root, data, state);
   draw();
