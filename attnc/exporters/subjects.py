@@ -282,7 +282,15 @@ def _loosely(module: nn.Module, *tensors: Tensor) -> Any:
 
 def _model(model: nn.Module, engine: str, inputs: Any, masks: bool) -> Subject:
     """A converted model, called as it was when it was read, with attention masks."""
-    report = report_of(model)
+    try:
+        report = report_of(model)
+    except InputError as problem:
+        kinds = (Head, Network, InContext)
+        inner = next((name for name, part in model.named_modules() if isinstance(part, kinds)), None)
+        if inner is None:
+            raise
+        what = f"{type(model).__name__} is not a module of attnc, but holds one, model.get_submodule({inner!r})"
+        raise InputError(f"{what}: export that one, and compute what is around it outside of the file") from problem
     if model.training:
         raise InputError(f"{type(model).__name__} is in training mode: call model.eval() before exporting it")
     call = _call(inputs) if inputs is not None else call_of(model) or example_call(model)
