@@ -132,4 +132,6 @@ def test_data_rounded_to_float32_stays_inside() -> None:
         for data in (torch.from_numpy(scale * x), torch.from_numpy(scale * x).float()):
             assert bool(box.contains(data[data.isfinite().all(-1)]).all())
     exact = x.astype(np.float32)
-    assert np.array_equal(Box.from_data(exact).lo, exact.min(0)) and np.array_equal(Box.from_data(exact).hi, exact.max(0))
+    assert np.array_equal(Box.from_data(exact).lo, exact.min(0)) and np.array_equal(
+        Box.from_data(exact).hi, exact.max(0)
+    )

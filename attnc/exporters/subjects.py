@@ -289,8 +289,12 @@ def _model(model: nn.Module, engine: str, inputs: Any, masks: bool) -> Subject:
         inner = next((name for name, part in model.named_modules() if isinstance(part, kinds)), None)
         if inner is None:
             raise
-        what = f"{type(model).__name__} is not a module of attnc, but holds one, model.get_submodule({inner!r})"
-        raise InputError(f"{what}: export that one, and compute what is around it outside of the file") from problem
+        what = (
+            f"{type(model).__name__} is not a module of attnc, but holds one, model.get_submodule({inner!r})"
+        )
+        raise InputError(
+            f"{what}: export that one, and compute what is around it outside of the file"
+        ) from problem
     if model.training:
         raise InputError(f"{type(model).__name__} is in training mode: call model.eval() before exporting it")
     call = _call(inputs) if inputs is not None else call_of(model) or example_call(model)
@@ -339,7 +343,7 @@ def _check_parts(model: nn.Module, call: Call) -> None:
 
 
 IMPURE = (
-    "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert the model with parts='all' "
+    "with engine='softmax', softmax must be the only nonlinear operation of the file. Convert the model with parts='all' "
     "(`attnc convert --parts all`), or export it with engine='closed-form' (`--engine closed-form`). Others are"
 )
 

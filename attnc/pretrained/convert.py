@@ -102,11 +102,13 @@ def _check_module(model: object) -> None:
         return
     instead = ". Call attnc.compile" if is_estimator(model) or callable(model) else ""
     if isinstance(model, type):
-        raise InputError(f"model must be a torch.nn.Module: got the class {model.__name__}; give a trained instance of it")
+        raise InputError(
+            f"model must be a torch.nn.Module: got the class {model.__name__}; give a trained instance of it"
+        )
     if isinstance(model, Mapping):
         instead = (
-            ", a state dict perhaps. Load it into its model, model.load_state_dict(tensors), and convert that. For the tensors of a "
-            'plain MLP call attnc.compile(attnc.frontends.mlp(tensors, "relu"), domain=…, eps=…)'
+            ", a state dict perhaps. Load it into its model, model.load_state_dict(tensors), and convert that. For the tensors of "
+            'a plain MLP call attnc.compile(attnc.frontends.mlp(tensors, "relu"), domain=…, eps=…)'
         )
     if isinstance(model, (str, os.PathLike)):
         instead = ". Load it first, transformers.AutoModel.from_pretrained(path).eval(), or run `attnc convert DIR -o OUT`"

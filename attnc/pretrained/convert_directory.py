@@ -127,8 +127,8 @@ def check_original(source: Path) -> None:
     """Refuse a directory without a model, a model that is converted, and one that has a file of the name that the anchors get."""
     if not source.is_dir():
         raise FileError(
-            f"{source} is not a directory here: give a local directory with config.json and safetensors, not the id of a model on a hub. "
-            "huggingface_hub.snapshot_download(id) returns one"
+            f"{source} is not a directory here: give a local directory with config.json and safetensors, not the id of a model on "
+            "a hub; huggingface_hub.snapshot_download(id) returns one"
         )
     if not (source / "config.json").is_file():
         what = f"{source.resolve()} is no model directory of Hugging Face: it has no config.json"
