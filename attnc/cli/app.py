@@ -63,9 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # the Φ of a formula must not fail on an ASCII terminal
     given = sys.argv[1:] if arguments is None else list(arguments)
     for option, following in zip(given, [*given[1:], "-"], strict=True):
-        if option.startswith("--domain=") and re.match(r"-(\D|$)", following) and not re.match(r"-\.\d", following):
+        if (
+            option.startswith("--domain=")
+            and re.match(r"-(\D|$)", following)
+            and not re.match(r"-\.\d", following)
+        ):
             example = "--domain " + " ".join(option.partition("=")[2].split(",", 1))
-            typer.echo(f"error: {option}: --domain takes two values with a space between them, as in {example}", err=True)
+            typer.echo(
+                f"error: {option}: --domain takes two values with a space between them, as in {example}",
+                err=True,
+            )
             return 2
     try:
         app(args=None if arguments is None else list(arguments), prog_name="attnc")

@@ -21,6 +21,7 @@ from attnc.errors import AttncError, CertificateError, InputError, Problem, Unsu
 from attnc.exporters.box_inputs import in_box
 from attnc.exporters.model_inputs import (
     example_of,
+    exported_report,
     masks_missing,
     tensors_of,
     unmasked_note,
@@ -40,7 +41,7 @@ from attnc.network.product import GatedBlock
 from attnc.network.running import FULL, PreciseModule
 from attnc.network.token_sequences import sequences_of
 from attnc.network.tokens import TokenNetwork
-from attnc.pretrained.store import call_of, report_of
+from attnc.pretrained.store import call_of
 from attnc.pretrained.verify import why_not_applicable
 from attnc.program.tokens import Value
 from attnc.records.certificate import Certificate, Status
@@ -282,19 +283,7 @@ def _loosely(module: nn.Module, *tensors: Tensor) -> Any:
 
 def _model(model: nn.Module, engine: str, inputs: Any, masks: bool) -> Subject:
     """A converted model, called as it was when it was read, with attention masks."""
-    try:
-        report = report_of(model)
-    except InputError as problem:
-        kinds = (Head, Network, InContext)
-        inner = next((name for name, part in model.named_modules() if isinstance(part, kinds)), None)
-        if inner is None:
-            raise
-        what = (
-            f"{type(model).__name__} is not a module of attnc, but holds one, model.get_submodule({inner!r})"
-        )
-        raise InputError(
-            f"{what}: export that one, and compute what is around it outside of the file"
-        ) from problem
+    report = exported_report(model)
     if model.training:
         raise InputError(f"{type(model).__name__} is in training mode: call model.eval() before exporting it")
     call = _call(inputs) if inputs is not None else call_of(model) or example_call(model)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from attnc.cli import app
+from attnc.cli import app, main
 from attnc.cli.messages import in_options
 
 OPTIONS = {
