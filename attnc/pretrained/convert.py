@@ -107,7 +107,7 @@ def _check_module(model: object) -> None:
         )
     if isinstance(model, Mapping):
         instead = (
-            ", a state dict perhaps. Load it into its model, model.load_state_dict(tensors), and convert that. For the tensors of "
+            ", a state dict perhaps. Load it into its model, model.load_state_dict(tensors), and convert that. For tensors of "
             'a plain MLP call attnc.compile(attnc.frontends.mlp(tensors, "relu"), domain=…, eps=…)'
         )
     if isinstance(model, (str, os.PathLike)):

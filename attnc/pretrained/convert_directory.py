@@ -127,7 +127,7 @@ def check_original(source: Path) -> None:
     """Refuse a directory without a model, a model that is converted, and one that has a file of the name that the anchors get."""
     if not source.is_dir():
         raise FileError(
-            f"{source} is not a directory here: give a local directory with config.json and safetensors, not the id of a model on "
+            f"{source} is not a directory here: give a directory with config.json and safetensors, not the id of a model on "
             "a hub; huggingface_hub.snapshot_download(id) returns one"
         )
     if not (source / "config.json").is_file():

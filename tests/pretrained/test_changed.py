@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from attnc.errors import CertificateWarning
-from attnc.pretrained import from_pretrained
+from attnc.pretrained import convert_, from_pretrained
 from attnc.pretrained.save import save_converted
+from tests.frontends.tiny_models import example, tiny
 from tests.pretrained.directories import Saved
 
 
@@ -79,3 +80,15 @@ def test_the_card_of_the_certified_numbers(one: Saved, tmp_path: Path) -> None:
         save_converted(model, tmp_path / "d", tmp_path / "source")
     card = written(tmp_path / "d")
     assert card.endswith("# Mine\n") and "not certified" in card and "largest" not in card
+
+
+def test_a_cast_of_activations_alone(tmp_path: Path) -> None:
+    """Their heads keep their numbers."""
+    model = tiny("bert")
+    convert_(model, 1e-3, parts="activation", samples=example("bert"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.save_pretrained(tmp_path / "a")
+    with pytest.warns(CertificateWarning):
+        model.half().save_pretrained(tmp_path / "b")
+    assert "| status | proved |" in written(tmp_path / "a") and "not certified" in written(tmp_path / "b")

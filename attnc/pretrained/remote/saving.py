@@ -102,7 +102,7 @@ def why_other_numbers(model: Any, record: Mapping[str, Any], where: Path) -> str
     share their memory are saved under one name, and compared as the model holds them."""
     listed = (model.named_parameters, model.named_buffers)
     held = dict(named for every in listed for named in every(remove_duplicate=False))
-    prefix, dtypes = getattr(model, "base_model_prefix", ""), {_short(t.dtype) for t in held.values()}
+    prefix, dtypes = getattr(model, "base_model_prefix", ""), {_short(p.dtype) for p in model.parameters()}
     claims, changed, found = record["report"]["certificate"]["children"], [], 0
     with _Stored(where) as stored:
         for entry in record["blocks"]:
@@ -120,7 +120,7 @@ def why_other_numbers(model: Any, record: Mapping[str, Any], where: Path) -> str
                 found += given is not None
                 if given is not None and _digest(role, given) != known:
                     changed.append(name)
-            if claim and claim["dtype"] not in {*dtypes, "mixed"}:
+            if claim and not entry["tensors"] and claim["dtype"] not in {*dtypes, "mixed"}:
                 return f"{entry['name']} was certified in {claim['dtype']}, and the model is in {_short(model.dtype)}"
     more = f" and {len(changed) - 3} more of {found} tensors" * (len(changed) > 3)
     return f"changed since it was converted: {', '.join(changed[:3])}{more}" if changed else None
