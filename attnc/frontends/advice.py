@@ -46,7 +46,8 @@ def compile_advice(model: nn.Module, domain: Box | None) -> str:
 
 def supported() -> str:
     """What `attnc.compile` reads, in words."""
-    names = sorted({name.removesuffix("_") for name in ACTIVATIONS})
+    only = {"threshold": "threshold (as relu)"}
+    names = sorted({only.get(name, name) for name in (known.removesuffix("_") for known in ACTIVATIONS)})
     return f"attnc.compile reads {SUPPORTED}, and the activations {', '.join(names)}."
 
 
