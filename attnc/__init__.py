@@ -38,7 +38,9 @@ __all__ = [
     "incontext", "load", "paper", "plot", "purity", "quadratic_head", "tokens", "verify", "zoo",
 ]  # fmt: skip
 
-_SUBMODULES = ("errors", "functions", "incontext", "paper", "plot", "tokens", "zoo")
+_SUBMODULES = (
+    "domain", "errors", "frontends", "functions", "incontext", "paper", "plot", "pretrained", "tokens", "zoo",
+)  # fmt: skip
 _MODULES = {
     "attnc.compiler": ("compile",),
     "attnc.domain": ("Box", "Interval", "Tokens"),

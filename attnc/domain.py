@@ -102,7 +102,8 @@ class Box:
     @classmethod
     def from_data(cls, x: Any, margin: float = 0.0) -> Box:
         """The smallest box that contains every row of the data x (rows, *shape), an array, a tensor or a DataFrame; with
-        `margin`, wider at each end by that fraction of its width.
+        `margin`, wider at each end by that fraction of its width. Ends that float32 rounds outwards are rounded, so that the box
+        contains x rounded to float32 too, which is what a network in float32 reads.
 
         >>> Box.from_data([[0.0, 5.0], [1.0, 9.0]], margin=0.5).lo.tolist()
         [-0.5, 3.0]
@@ -113,7 +114,8 @@ class Box:
         if not isinstance(margin, (int, float)) or not 0 <= margin < math.inf:
             raise InputError(f"margin={margin!r}: give a finite number that is at least 0")
         lo, hi = array.min(0), array.max(0)
-        return Box(lo - margin * (hi - lo), hi + margin * (hi - lo))
+        lo, hi = lo - margin * (hi - lo), hi + margin * (hi - lo)
+        return Box(np.fmin(lo, _float32(lo)), np.fmax(hi, _float32(hi)))
 
     @property
     def size(self) -> int:
@@ -290,6 +292,12 @@ class Sequences:
 
 
 Domain = Interval | Box | Normed | Ball | Context | Sequences
+
+
+def _float32(end: Array) -> Array:
+    """Rounded to float32 as torch does; where that overflows, the number itself."""
+    rounded = torch.from_numpy(end).float().double().numpy()
+    return np.where(np.isfinite(rounded), rounded, end)
 
 
 def real_numbers(end: Any, name: str) -> Array:

@@ -122,3 +122,16 @@ def test_corners_and_middle_lie_inside(ends: list[tuple[float, float]]) -> None:
     assert box.contains(inside[:2]).all() and box == Box(box.lo, box.hi)
     outside = torch.from_numpy(np.nextafter(hi, np.inf))
     assert not box.contains(outside)
+
+
+def test_data_rounded_to_float32_stays_inside() -> None:
+    """With zero slack, for numbers that float32 rounds up and down."""
+    x = np.random.default_rng(0).uniform(-1, 1, (50, 40))
+    for scale in (1.0, 1e-40, 1e300):
+        box = Box.from_data(scale * x)
+        for data in (torch.from_numpy(scale * x), torch.from_numpy(scale * x).float()):
+            assert bool(box.contains(data[data.isfinite().all(-1)]).all())
+    exact = x.astype(np.float32)
+    assert np.array_equal(Box.from_data(exact).lo, exact.min(0)) and np.array_equal(
+        Box.from_data(exact).hi, exact.max(0)
+    )

@@ -32,6 +32,7 @@ NOT_RUN = {  # the beginning of a command, and why no test runs it
     "pip install .": "tests/test_packaging.py builds and installs attnc in its own way",
     "pip install '.[": "tests/test_packaging.py builds and installs attnc in its own way",
     ".venv/bin/": "needs the network: a tool for those who change attnc",
+    "ln -s ": "the function engineers links the same directory",
     "make test": "these tests are a part of it",
     "make demo": "sets up an environment; the command that it runs is in the README and runs here",
     "make site": "a target of its own, which checks every page in a browser",

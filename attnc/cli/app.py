@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -60,6 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # the Φ of a formula must not fail on an ASCII terminal
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    for option, following in zip(given, [*given[1:], "-"], strict=True):
+        if (
+            option.startswith("--domain=")
+            and re.match(r"-(\D|$)", following)
+            and not re.match(r"-\.\d", following)
+        ):
+            example = "--domain " + " ".join(option.partition("=")[2].split(",", 1))
+            typer.echo(
+                f"error: {option}: --domain takes two values with a space between them, as in {example}",
+                err=True,
+            )
+            return 2
     try:
         app(args=None if arguments is None else list(arguments), prog_name="attnc")
     except SystemExit as end:

@@ -12,6 +12,11 @@ from torch import Tensor, nn
 
 from attnc.errors import InputError
 from attnc.frontends.transformers import Call
+from attnc.incontext.base import InContext
+from attnc.network.head import Head
+from attnc.network.network import Network
+from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.store import report_of
 
 _IDS, _MASK = "input_ids", "attention_mask"  # ends of the names of arguments
 
@@ -124,3 +129,20 @@ def tensors_of(output: Any) -> dict[str, Tensor]:
     if isinstance(output, (tuple, list)):
         return {f"output_{i + 1}": x for i, x in enumerate(output) if isinstance(x, Tensor)}
     return {}
+
+
+def exported_report(model: nn.Module) -> ConversionReport:
+    """The report of a converted model; of a module around one of attnc's, an error that names that one."""
+    try:
+        return report_of(model)
+    except InputError as problem:
+        kinds = (Head, Network, InContext)
+        inner = next((name for name, part in model.named_modules() if isinstance(part, kinds)), None)
+        if inner is None:
+            raise
+        what = (
+            f"{type(model).__name__} is not a module of attnc, but holds one, model.get_submodule({inner!r})"
+        )
+        raise InputError(
+            f"{what}: export that one, and compute what is around it outside of the file"
+        ) from problem

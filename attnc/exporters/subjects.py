@@ -21,6 +21,7 @@ from attnc.errors import AttncError, CertificateError, InputError, Problem, Unsu
 from attnc.exporters.box_inputs import in_box
 from attnc.exporters.model_inputs import (
     example_of,
+    exported_report,
     masks_missing,
     tensors_of,
     unmasked_note,
@@ -40,7 +41,7 @@ from attnc.network.product import GatedBlock
 from attnc.network.running import FULL, PreciseModule
 from attnc.network.token_sequences import sequences_of
 from attnc.network.tokens import TokenNetwork
-from attnc.pretrained.store import call_of, report_of
+from attnc.pretrained.store import call_of
 from attnc.pretrained.verify import why_not_applicable
 from attnc.program.tokens import Value
 from attnc.records.certificate import Certificate, Status
@@ -282,7 +283,7 @@ def _loosely(module: nn.Module, *tensors: Tensor) -> Any:
 
 def _model(model: nn.Module, engine: str, inputs: Any, masks: bool) -> Subject:
     """A converted model, called as it was when it was read, with attention masks."""
-    report = report_of(model)
+    report = exported_report(model)
     if model.training:
         raise InputError(f"{type(model).__name__} is in training mode: call model.eval() before exporting it")
     call = _call(inputs) if inputs is not None else call_of(model) or example_call(model)
@@ -331,7 +332,7 @@ def _check_parts(model: nn.Module, call: Call) -> None:
 
 
 IMPURE = (
-    "with engine='softmax' softmax must be the only nonlinear operation of the file. Convert the model with parts='all' "
+    "with engine='softmax', softmax must be the only nonlinear operation of the file. Convert the model with parts='all' "
     "(`attnc convert --parts all`), or export it with engine='closed-form' (`--engine closed-form`). Others are"
 )
 

@@ -34,14 +34,20 @@ def compile_advice(model: nn.Module, domain: Box | None) -> str:
             "For a transformer, call attnc.convert_(model, approximation=1e-4): it replaces the feed-forward blocks in place, "
             f"for inputs of every length{length if ids and not isinstance(domain, Tokens) else ''}."
         )
-    if _has_layers(model, _IMAGES) or any(isinstance(part, _RECURRENT) for part in model.modules()):
+    if _has_layers(model, _IMAGES) or _is_recurrent(model):
         return f"{supported()}\n{_behind()}"
+    tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
+    if tables and domain is not None and not isinstance(domain, Tokens):
+        rows, length = min(table.num_embeddings for table in tables), domain.shape[0]
+        ids = f"domain=attnc.Tokens(vocabulary={rows}, length={length})"
+        return f"The model has an embedding. If it reads its inputs as token ids, give {ids}."
     return ""
 
 
 def supported() -> str:
     """What `attnc.compile` reads, in words."""
-    names = sorted({name.removesuffix("_") for name in ACTIVATIONS})
+    only = {"threshold": "threshold (as relu)"}
+    names = sorted({only.get(name, name) for name in (known.removesuffix("_") for known in ACTIVATIONS)})
     return f"attnc.compile reads {SUPPORTED}, and the activations {', '.join(names)}."
 
 
@@ -62,7 +68,7 @@ def convert_advice(model: nn.Module) -> str:
             f"{type(model).__name__} holds the transformer model{steps}, a {kind}. Convert that one: "
             f"attnc.convert_(model{steps}, approximation=1e-4){example * _is_a(model, 'SentenceTransformer')}."
         )
-    if _has_layers(model, _IMAGES):
+    if _has_layers(model, _IMAGES) or _is_recurrent(model):
         return (
             "attnc.convert_ replaces the feed-forward blocks of transformers. "
             f"For other networks there is attnc.compile. {supported()}\n{_behind()}"
@@ -89,6 +95,10 @@ def _transformer_inside(model: nn.Module) -> tuple[str, str] | None:
 def _is_a(model: nn.Module, name: str) -> bool:
     """Whether a class of this name is among those of a module: its library need not be there."""
     return any(cls.__name__ == name for cls in type(model).__mro__)
+
+
+def _is_recurrent(model: nn.Module) -> bool:
+    return any(isinstance(part, _RECURRENT) for part in model.modules())
 
 
 def _has_layers(model: nn.Module, names: tuple[str, ...]) -> bool:
@@ -122,8 +132,7 @@ def advising_convert(model: object) -> Iterator[None]:
         advice = convert_advice(model) if isinstance(model, nn.Module) else ""
         raise refusal.advised(advice) from refusal.__cause__
     except InputError as problem:
-        if not isinstance(model, nn.Module) or not (
-            _has_layers(model, _IMAGES) or _transformer_inside(model)
-        ):
+        advice = convert_advice(model) if isinstance(model, nn.Module) else ""
+        if not advice:
             raise
-        raise InputError(f"{problem}\n{convert_advice(model)}") from problem.__cause__
+        raise InputError(f"{problem}\n{advice}") from problem.__cause__

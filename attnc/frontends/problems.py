@@ -22,7 +22,7 @@ _PLAIN = (Tensor, nn.Parameter)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _WRAPS = "is a wrapper: give model.module, or the module that torch.compile was called with"
 _SCRIPTED = "is compiled by torch.jit: give the original nn.Module"
-_QUANTISED = "is a quantised layer, which is not supported: compile the model as it was before quantisation"
+_QUANTISED = "is a quantised layer, which is not supported: use the model as it was before quantisation"
 _REMOVERS = {
     "torch.nn.utils.weight_norm": "torch.nn.utils.remove_weight_norm(module)",
     "torch.nn.utils.spectral_norm": "torch.nn.utils.remove_spectral_norm(module)",
@@ -120,6 +120,15 @@ def training_parts(model: nn.Module) -> Iterator[Problem]:
 def is_quantised(part: nn.Module) -> bool:
     """Whether a layer is one of torch's quantised ones, which stay in training mode after eval()."""
     return re.match(r"torch\.(ao\.)?nn\.(intrinsic\.)?quantized", type(part).__module__) is not None
+
+
+def quantised_parts(model: nn.Module) -> list[Problem]:
+    """The outermost quantised parts."""
+    return [
+        Problem(part_name(name, part), _QUANTISED)
+        for name, part in model.named_modules()
+        if is_quantised(part) and not any(map(is_quantised, _parents(model, name)))
+    ]
 
 
 def _tensors(model: nn.Module) -> Iterator[Problem]:

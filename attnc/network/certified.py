@@ -98,7 +98,7 @@ def certified_network(network: Network, x: Tensor | NDArray[Any]) -> Certified:
             f"the network has no proved certificate, which a certificate for an input needs: {reason}"
         )
     if isinstance(x, np.ndarray):
-        x = torch.from_numpy(real_numbers(x, "x")).to(next(network.parameters()).dtype)
+        x = _exactly(x, next(network.parameters()).dtype)
     network._check_input(x)
     if x.numel() and (outside := outside_domain(x.detach(), network.domain)) is not None:
         raise InputError(f"{outside}: a certificate for an input needs inputs inside")
@@ -107,3 +107,15 @@ def certified_network(network: Network, x: Tensor | NDArray[Any]) -> Certified:
     original = exact(meaning(network.program, network.certificate), x.detach().double().numpy(), _PRECISION)
     with working(_PRECISION):
         return Certified(value, distance(value, original))
+
+
+def _exactly(x: NDArray[Any], dtype: torch.dtype) -> Tensor:
+    """The same numbers as a tensor of the dtype; raises if it would round them: the bound would be for other inputs."""
+    found = torch.from_numpy(real_numbers(x, "x")).to(dtype)
+    if not np.array_equal(found.double().numpy(), x):
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"x holds numbers of {x.dtype} that {name}, the dtype of the network, rounds: the bound would be for the rounded "
+            f"x. Give x.astype(np.{name}) to certify those inputs, or compile the network with dtype=torch.float64"
+        )
+    return found

@@ -112,7 +112,7 @@ class Network(CertifiedModule):
 
     def certified(self, x: Tensor | NDArray[Any]) -> Certified:
         """net(x), and a bound of |net(x) - program(x)| for these very inputs, as a float64 tensor that is rounded up. A numpy
-        array is converted to the dtype of the network first, and the bound is for the converted x.
+        array must hold numbers that the dtype of the network represents: x.astype(np.float32) rounds them.
 
         The program runs in ball arithmetic, which takes some microseconds for each neuron and input. Nothing is assumed about the
         machine, and the bound exceeds the error by less than one part in 10^9. A function that is known at points has wide balls,

@@ -4,6 +4,7 @@ Attention consists of affine maps, products of queries with keys, softmax, and p
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,8 @@ class _Tensors(nn.Module):
 
 def _exported(watched: _Tensors, inputs: tuple[Any, ...], named: dict[str, Any]) -> ExportedProgram:
     """A call in functional form: no operation writes into a value of another."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # of a call that fails: the error says why
+    before, log.disabled = log.disabled, True
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -146,6 +149,8 @@ def _exported(watched: _Tensors, inputs: tuple[Any, ...], named: dict[str, Any])
     except Exception as problem:
         name, reason = type(watched.module).__name__, str(problem).partition("\n")[0]
         raise UnsupportedError("torch.export cannot trace this call", [Problem(name, reason)]) from problem
+    finally:
+        log.disabled = before
 
 
 def _unrecorded(

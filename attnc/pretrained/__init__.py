@@ -5,6 +5,7 @@ from attnc.pretrained.convert import convert, convert_
 from attnc.pretrained.directory import from_pretrained
 from attnc.pretrained.for_input import InputCertificate
 from attnc.pretrained.report import ConversionReport
+from attnc.pretrained.save import save_converted
 from attnc.pretrained.store import report_of
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "convert_",
     "from_pretrained",
     "report_of",
+    "save_converted",
 ]

@@ -38,6 +38,8 @@ _CLAIMED = """\
 * Each bound is about one converted part, given its input as it is executed, for every input in the column *holds for*.
   `approximation` compares the part with the original part, both in exact arithmetic. `rounding` is what execution in the
   dtype of the model adds, in the worst case over all inputs and orders of summation.
+* The bounds are about the numbers whose SHA-256 `config.json` records. `attnc verify DIRECTORY` compares them and proves the
+  bounds again. `save_pretrained` compares them too: if they changed, it warns and writes a card without bounds.
 * The bounds are about the stored numbers, on a CPU, as attnc's modules execute them. `modeling_attnc.py` executes the same
   operations in the same order, and attnc's tests compare both; the proof itself is about attnc's modules."""
 _NOT_CLAIMED = """\
@@ -74,10 +76,10 @@ def card(report: ConversionReport, engine: str) -> str:
     return "\n".join([
         _METADATA, f"# {report.model} as softmax attention", "",
         f"attnc converted {parts} of a {report.model} to softmax attention over stored anchors. {_EXECUTED[engine]} The "
-        "weights of the original are unchanged.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
-        "## What was converted, and what is left", "",
+        "conversion changed no weight of the original.", "", _table([("", ""), *terms]), "", "## How to load it", "", _LOAD, "",
+        "## What is claimed", "", _CLAIMED, "", "## What was converted, and what is left", "",
         *([_table(blocks), ""] if len(blocks) > 1 else []), *(f"* {line}" for line in report.notes()), "",
-        "## What is claimed", "", _CLAIMED, "", "## What is not claimed", "", _NOT_CLAIMED, "",
+        "## What is not claimed", "", _NOT_CLAIMED, "",
     ])  # fmt: skip
 
 

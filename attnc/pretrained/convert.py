@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from attnc.arguments import check_arithmetic, checked_eps
 from attnc.arithmetic import probe_window
-from attnc.errors import InputError, PrecisionError, page
+from attnc.errors import InputError, PrecisionError, UnsupportedError, page
 from attnc.frontends.advice import advising_convert
+from attnc.frontends.problems import quantised_parts
 from attnc.frontends.sklearn import is_estimator
 from attnc.frontends.transformers import ActivationSite, BlockList, NormSite, find_blocks
 from attnc.pretrained.blocks import PlannedPart, check_norms, plan_activation, plan_block, plan_norm
@@ -62,6 +63,8 @@ def convert_(
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
     _check_module(model)
+    if quantised := quantised_parts(model):
+        raise UnsupportedError(f"{type(model).__name__} cannot be converted", quantised)
     with advising_convert(model):
         given = [] if samples is None else calls(samples)
         read_by = given or ([] if config.calibration is None else calls(config.calibration))
@@ -98,6 +101,15 @@ def _check_module(model: object) -> None:
     if isinstance(model, nn.Module):
         return
     instead = ". Call attnc.compile" if is_estimator(model) or callable(model) else ""
+    if isinstance(model, type):
+        raise InputError(
+            f"model must be a torch.nn.Module: got the class {model.__name__}; give a trained instance of it"
+        )
+    if isinstance(model, Mapping):
+        instead = (
+            ", a state dict perhaps. Load it into its model, model.load_state_dict(tensors), and convert that. For tensors of "
+            'a plain MLP call attnc.compile(attnc.frontends.mlp(tensors, "relu"), domain=…, eps=…)'
+        )
     if isinstance(model, (str, os.PathLike)):
         instead = ". Load it first, transformers.AutoModel.from_pretrained(path).eval(), or run `attnc convert DIR -o OUT`"
     raise InputError(f"model must be a torch.nn.Module: got {type(model).__name__}{instead}")

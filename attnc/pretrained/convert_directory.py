@@ -125,7 +125,12 @@ def convert_directory(
 
 def check_original(source: Path) -> None:
     """Refuse a directory without a model, a model that is converted, and one that has a file of the name that the anchors get."""
-    if source.is_dir() and not (source / "config.json").is_file():
+    if not source.is_dir():
+        raise FileError(
+            f"{source} is not a directory here: give a directory with config.json and safetensors, not the id of a model on "
+            "a hub; huggingface_hub.snapshot_download(id) returns one"
+        )
+    if not (source / "config.json").is_file():
         what = f"{source.resolve()} is no model directory of Hugging Face: it has no config.json"
         raise FileError(f"{what}. Give a directory with config.json and safetensors")
     if (source / ANCHORS).exists():

@@ -58,7 +58,7 @@ class InputCertificate:
 
     def argmax_same(self, output: str = "logits") -> Tensor:
         """Where the largest number along the last axis is proved to be at the same place in the original: for logits, where the
-        predicted token cannot change."""
+        predicted token, or class, cannot change."""
         value, bound = self[output]
         y, up = value.detach().double(), torch.tensor(torch.inf, dtype=torch.float64)
         top = y.argmax(-1, keepdim=True)
@@ -66,17 +66,23 @@ class InputCertificate:
         others = torch.nextafter(y + bound, up).scatter(-1, top, -torch.inf)
         return low > others.amax(-1)
 
+    def __repr__(self) -> str:
+        bounds = ", ".join(f"{name} within {at_most(found.largest)}" for name, found in self.outputs.items())
+        return f"InputCertificate({self.model}: {bounds}; print it for more)"
+
     def __str__(self) -> str:
         lines = [
-            f"{self.model}, as executed on these inputs, against the original model in exact arithmetic:"
+            f"{self.model}, as executed on these inputs, against the original operations with the weights that it holds now, in "
+            "exact arithmetic:"
         ]
         for name, found in self.outputs.items():
             shape = " x ".join(map(str, found.value.shape))
             lines.append(f"{name} ({shape}): each number is within {at_most(found.largest)}")
-        if "logits" in self.outputs:
-            same = self.argmax_same()
+        if "logits" in self.outputs and self["logits"].value.shape[-1] > 1:
+            same, text = self.argmax_same(), "LM" in self.model or "Generation" in self.model
+            what, places = ("token", "positions") if text else ("class", "predictions")
             lines.append(
-                f"the predicted token cannot change: proved at {int(same.sum())} of {same.numel()} positions"
+                f"the predicted {what} cannot change: proved for {int(same.sum())} of {same.numel()} {places}"
             )
         lines.append(
             f"proved in ball arithmetic of {self.precision} bits; radius at most {at_most(self.radius)}; {self.seconds:.1f} s"

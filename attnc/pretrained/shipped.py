@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnc.errors import CertificateError, FileError, InputError
+from attnc.errors import CertificateError, CertificateWarning, FileError, InputError
 from attnc.extras import optional
 from attnc.frontends.transformers import PartSite
 from attnc.network.norm import Norm
@@ -43,7 +43,9 @@ def remote(file: str) -> Any:
 def attach_savers(model: nn.Module, report: ConversionReport, engine: str) -> None:
     """`model.save_pretrained`, and that of its parts, writes a directory that opens as the converted model and as no other."""
     kinds = (Pointwise, GatedBlock, Norm)
-    remote("saving").attach_savers(model, card(report, engine), modelling_text(), kinds, InputError)
+    remote("saving").attach_savers(
+        model, card(report, engine), modelling_text(), kinds, InputError, CertificateWarning
+    )
 
 
 def write_shipped(

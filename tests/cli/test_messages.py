@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from attnc.cli import app
+from attnc.cli import app, main
 from attnc.cli.messages import in_options
 
 OPTIONS = {
@@ -113,3 +113,9 @@ def test_errors_have_no_arguments_of_python(
     ran = run(*(names.get(argument, argument) for argument in arguments))
     assert ran.code == 2
     assert re.findall(r"(?<![\w(./-])[a-z_]+=", ran.err) == [], ran.err
+
+
+def test_a_domain_of_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for rest in ((), ("--eps", "1e-3")):
+        assert main(["compile", "net.safetensors", "--domain=-1,1", *rest]) == 2
+        assert "--domain -1 1" in capsys.readouterr().err

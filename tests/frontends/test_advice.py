@@ -117,3 +117,49 @@ def test_inputs_of_another_kind_are_told_how_to_convert(x: Any, advice: str) -> 
     with pytest.raises(InputError) as refusal:
         net(x)
     assert advice in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        (nn.LSTM(4, 4).eval(), "attnc.compile("),
+        (nn.Linear(4, 4).eval(), "attnc.compile("),
+        (nn.Linear, "class Linear"),
+        (MLP.state_dict(), "attnc.frontends.mlp("),
+    ],
+    ids=["lstm", "linear", "class", "state dict"],
+)
+def test_convert_names_the_right_entry_point(model: Any, advice: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        attnc.convert_(model, approximation=1e-3)
+    assert advice in str(refusal.value)
+
+
+def test_embeddings_are_told_their_domain() -> None:
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 2)).eval()
+    with pytest.raises(UnsupportedError) as refusal:
+        attnc.compile(model, domain=attnc.Box(0, 6, shape=(3,)), eps=1e-3)
+    assert "domain=attnc.Tokens(vocabulary=7, length=3)" in refusal.value.advice
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize")
+def test_quantised_models_are_refused_alike() -> None:
+    linear = torch.ao.nn.quantized.dynamic.Linear(4, 4)
+    with pytest.raises(UnsupportedError) as refusal:
+        attnc.convert_(nn.Sequential(nn.LayerNorm(4), linear).eval(), approximation=1e-3)
+    assert [problem.where for problem in refusal.value.problems] == ["1 (Linear)"]
+    assert "quantised" in refusal.value.problems[0].reason
+
+
+def test_a_module_around_a_network_is_not_exported() -> None:
+    pytest.importorskip("onnx")
+    net = attnc.compile(MLP, domain=BOX, eps=1e-2)
+    with pytest.raises(InputError) as refusal:
+        attnc.export(nn.Sequential(net, nn.Softmax(-1)), "never.onnx")
+    assert "get_submodule('0')" in str(refusal.value) and "convert_" not in str(refusal.value)
+
+
+def test_purity_of_a_wrong_shape_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(UnsupportedError):
+        attnc.purity(MLP, torch.zeros(1, 7))
+    assert not [record for record in caplog.records if record.levelname != "DEBUG"]

@@ -94,6 +94,18 @@ def test_inputs_outside_are_refused(net: Network, bad: float) -> None:
         net.certified(torch.zeros(3, 5, dtype=torch.float64))
 
 
+def test_arrays_that_the_network_would_round_are_refused(net: Network) -> None:
+    """The bound is for x as it is given, with zero slack."""
+    x = np.random.default_rng(0).uniform(-2, 2, (4, 5))
+    exactly = x.astype(np.float32)
+    for wrong in (x, x.astype(np.longdouble), np.full((1, 5), 2**24 + 1) / 2**24):
+        with pytest.raises(InputError, match=r"astype\(np\.float32\)"):
+            net.certified(wrong)
+    for given in (exactly, exactly.astype(np.float64), np.ones((2, 5), dtype=np.int64)):
+        found = net.certified(given)
+        assert_tight(found, exact(net.program, given.astype(np.float64), WIDE))
+
+
 def test_changed_and_measured_networks_are_refused(net: Network) -> None:
     changed = copy.deepcopy(net)
     with torch.no_grad():

@@ -124,8 +124,12 @@ def test_a_margin_that_is_too_small_proves_nothing() -> None:
     bound = torch.tensor(
         [[1.0, 0.25, 0.5], [0.0, 0.0, 0.0], [0.0, 1.0, 0.99], [0.1, 0.1, 0.1]], dtype=torch.float64
     )
-    found = InputCertificate("a model", {"logits": Certified(value, bound)}, 192, 0.0, 0.0)
+    found = InputCertificate(
+        "BertForSequenceClassification", {"logits": Certified(value, bound)}, 192, 0.0, 0.0
+    )
     assert found.argmax_same().tolist() == [True, False, True, False]
+    assert "class" in str(found) and "token" not in str(found) and "2 of 4" in str(found)
+    assert len(repr(found)) < 120 and "tensor" not in repr(found)
 
 
 def test_altered_weights_are_refused(llama: tuple[Any, dict[str, Tensor], ConversionReport]) -> None:

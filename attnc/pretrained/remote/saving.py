@@ -3,14 +3,19 @@ transformers mistakes them for those of the original model."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
 import shutil
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
 
 from attnc.pretrained.remote.attention import Activation, GatedBlock, Norm
 from attnc.pretrained.remote.config import FILE, converted_config
@@ -20,15 +25,19 @@ OWN_CARD, ORIGINAL_CARD = (
     "<!-- attnc: the card of the converted model -->",
     "<!-- attnc: the card of the original model -->",
 )
+BOUNDS = "## What is claimed"  # of a card: from here on it is about bounds
 _RENAMED = {"model.safetensors": WEIGHTS, "model.safetensors.index.json": INDEX}
 _OTHERS = (*_RENAMED, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class Saver:
-    """`save_pretrained` of a converted model: the directory opens as this model, and as no other."""
+    """`save_pretrained` of a converted model: the directory opens as this model, and as no other. Its card states no bound if the
+    numbers are not those of the certificate."""
 
-    def __init__(self, model: Any, card: str, source: str, error: type[Exception]) -> None:
-        self.model, self.card, self.source, self.error = model, card, source, error
+    def __init__(
+        self, model: Any, card: str, source: str, error: type[Exception], warning: type[Warning]
+    ) -> None:
+        self.model, self.card, self.source, self.error, self.warning = model, card, source, error, warning
 
     def __call__(self, save_directory: Any, *args: Any, **options: Any) -> None:
         save, where = type(self.model).save_pretrained, Path(save_directory)
@@ -66,7 +75,14 @@ class Saver:
         except ValueError as problem:
             raise self.error(f"this model cannot be saved: {problem}") from problem
         (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-        write_beside(temporary, self.card, self.source, where / CARD)
+        card, reason = self.card, why_other_numbers(self.model, config["attnc"], temporary)
+        if reason is not None:
+            card = lapsed_card(card, reason)
+            about = f"the certificate does not apply to what is saved ({reason}): README.md says so"
+            warnings.warn(
+                f"{about}. Convert the original again with the new numbers.", self.warning, stacklevel=3
+            )
+        write_beside(temporary, card, self.source, where / CARD)
         before, after = _weight_files(where), _weight_files(temporary)
         for file in sorted(temporary.iterdir(), key=lambda file: file.name == "config.json"):
             os.replace(file, where / file.name)
@@ -79,6 +95,98 @@ def _weight_files(where: Path) -> set[str]:
         return {WEIGHTS}
     listed = json.loads((where / INDEX).read_text("utf-8"))["weight_map"].values()
     return {INDEX, *(file for file in listed if os.path.basename(file) == file)}
+
+
+def why_other_numbers(model: Any, record: Mapping[str, Any], where: Path) -> str | None:
+    """Why the saved numbers of the converted parts are not those of the record, by their SHA-256; None if they are. Tensors that
+    share their memory are saved under one name, and compared as the model holds them."""
+    listed = (model.named_parameters, model.named_buffers)
+    held = dict(named for every in listed for named in every(remove_duplicate=False))
+    prefix, dtypes = getattr(model, "base_model_prefix", ""), {_short(p.dtype) for p in model.parameters()}
+    claims, changed, found = record["report"]["certificate"]["children"], [], 0
+    with _Stored(where) as stored:
+        for entry in record["blocks"]:
+            claim, missing = _claim(entry["name"], claims), True
+            for role, name, known in (*_recorded_tensors(entry), *_recorded_heads(entry, claim)):
+                names = (name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}")
+                places = [n for n in names if n in stored.files or n in held]
+                if places:
+                    n, missing, found = places[0], False, found + 1
+                    if _digest(role, stored(n) if n in stored.files else held[n]) != known:
+                        changed.append(name)
+            if entry["tensors"] and missing:
+                return f"the model has no {entry['name']}"
+            if claim and not entry["tensors"] and claim["dtype"] not in {*dtypes, "mixed"}:
+                return f"{entry['name']} was certified in {claim['dtype']}, and the model is in {_short(model.dtype)}"
+    more = f" and {len(changed) - 3} more of {found} tensors" * (len(changed) > 3)
+    return f"changed since it was converted: {', '.join(changed[:3])}{more}" if changed else None
+
+
+class _Stored:
+    """The tensors of a directory by name, read one at a time."""
+
+    def __init__(self, where: Path) -> None:
+        open_files = [safe_open(file, "pt") for file in sorted(where.glob("*.safetensors"))]
+        self.files = {name: file for file in open_files for name in file.keys()}  # noqa: SIM118
+
+    def __enter__(self) -> _Stored:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.files.clear()
+
+    def __call__(self, name: str) -> Tensor:
+        found: Tensor = self.files[name].get_tensor(name)
+        return found
+
+
+def _claim(name: str, claims: list[Any]) -> Mapping[str, Any] | None:
+    """The certificate of a part, which may have been converted in a larger model."""
+    ends = [c for c in claims if c["name"] == name]
+    ends = ends or [c for c in claims if c["name"].endswith(f".{name}") or name.endswith(f".{c['name']}")]
+    return ends[0] if len(ends) == 1 else None
+
+
+def _recorded_tensors(entry: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Role, name and SHA-256 of the tensors of a part."""
+    yield from ((role, name, known) for role, (name, known) in entry["tensors"].items())
+
+
+def _recorded_heads(
+    entry: Mapping[str, Any], claim: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str, str]]:
+    """The same of its heads: those of an activation in their order, and last the square of a product."""
+    runs = entry["runs"]
+    inside, count = "activation." if runs["kind"] == "gated" else "", len(runs.get("forms", ()))
+    for g, head in enumerate(claim["children"] if claim and runs["kind"] != "norm" else ()):
+        path = f"{inside}{g}" if g < count else "product.square.0"
+        for role, known in head["digests"].items():
+            yield from ((role, f"{place}.{path}.{role}", known) for place in runs["places"])
+
+
+def _digest(role: str, tensor: Tensor) -> str:
+    """SHA-256 of role, dtype, shape and little-endian bytes; bfloat16 as float32."""
+    stored = tensor.detach().cpu().resolve_neg()
+    array = (stored.float() if stored.dtype == torch.bfloat16 else stored).contiguous().numpy()
+    little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    found = hashlib.sha256(f"{role} {array.dtype.name} {array.shape} ".encode())
+    found.update(little.reshape(-1).view("uint8").data)
+    return found.hexdigest()
+
+
+def _short(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def lapsed_card(card: str, reason: str) -> str:
+    """A card of attnc for numbers that are not those of the certificate: without bounds. What is below it stays."""
+    own, mark, below = card.partition(f"\n{ORIGINAL_CARD}\n")
+    lines = own.partition(f"\n{BOUNDS}\n")[0].splitlines()
+    lines = [f"| status | not certified: {reason} |" if x.startswith("| status |") else x for x in lines]
+    kept = [line for line in lines if not line.startswith(("| largest ", "| requested "))]
+    about = f"Nothing. These numbers are not those that attnc converted and certified: {reason}.\nThe record in `config.json` is "
+    about += "about the earlier numbers."
+    return "\n".join([*kept, BOUNDS, "", about, ""]) + mark + below
 
 
 def write_beside(where: Path, card: str, source: str, existing: Path) -> None:
@@ -119,10 +227,11 @@ def attach_savers(
     source: str,
     kinds: tuple[type, ...] = (Activation, GatedBlock, Norm),
     error: type[Exception] = ValueError,
+    warning: type[Warning] = UserWarning,
 ) -> None:
     """Give the model, and each part of it that can be saved and holds attention, the method `save_pretrained` above."""
     for part in model.modules():
         if hasattr(type(part), "save_pretrained") and any(
             isinstance(inner, kinds) for inner in part.modules()
         ):
-            vars(part)["save_pretrained"] = Saver(part, card, source, error)
+            vars(part)["save_pretrained"] = Saver(part, card, source, error, warning)
