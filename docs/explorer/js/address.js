@@ -29,15 +29,29 @@ function put(input, value) {
 
 let isReading = false;
 
-function readAddress() {
+// The section of the address and its settings; nothing where it names none
+function addressed() {
   const [section, query] = decodeURIComponent(location.hash.slice(1)).split("?");
-  if (query === undefined || !(section in SECTIONS) || !panelOf(section)) return;
-  const given = new URLSearchParams(query);
+  return query !== undefined && section in SECTIONS && panelOf(section) ? [section, new URLSearchParams(query)] : [];
+}
+
+function readAddress() {
+  const [section, given] = addressed();
+  if (!section) return;
   // In the order of the page: the function decides which designs there are, the design which numbers of anchors
   isReading = true;
   for (const [name, input] of settings(section)) if (given.has(name)) put(input, given.get(name));
   isReading = false;
-  (document.getElementById(section) ?? panelOf(section)).scrollIntoView();
+  showSection(section);
+}
+
+// At once: the theme scrolls smoothly, and what scrolls after it would stop it on its way
+const showSection = (section) => (document.getElementById(section) ?? panelOf(section)).scrollIntoView({ behavior: "instant" });
+
+// Again after the page has loaded: until then the theme scrolls too, and pictures above the panel may move it
+function scrollWhenLoaded() {
+  const [section] = addressed();
+  if (section) setTimeout(() => showSection(section));
 }
 
 function writeAddress(section) {
@@ -54,4 +68,5 @@ function watchAddress() {
   }
   window.addEventListener("hashchange", readAddress);
   readAddress();
+  if (document.readyState !== "complete") window.addEventListener("load", scrollWhenLoaded);
 }
