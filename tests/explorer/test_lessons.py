@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import bundle
 import pytest
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "for_teachers.md").read_text(encoding="utf-8")
-ADDRESSES = re.findall(r"explorer\.html(#[\w-]+\?[^`)]+)`", TEXT)
+ADDRESSES = [unescape(found) for found in re.findall(r'href="explorer\.html(#[^"]+)"', TEXT)]
 # The site's theme scrolls smoothly, and scrolls once more as it starts, which stops a scroll that is under way
 THEME = """<style>html { scroll-behavior: smooth }</style>
 <script>document.addEventListener("DOMContentLoaded", () => window.scroll())</script></body>"""
