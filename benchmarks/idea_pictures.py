@@ -121,6 +121,7 @@ def designs(path: Path) -> None:
     figure = canvas.new_figure(9.2, 3.6)
     axes: Any = figure.subplots(1, 2, sharey=True)
     sizes = (4, 6, 8, 12, 16, 24)
+    colours = {"nearest": canvas.GREY, "smooth": canvas.BLUE, "graded": "#009E73", "tuned": canvas.VERMILION}
     for ax, function, lo, hi in ((axes[0], "gelu", -8, 8), (axes[1], "relu", -1, 1)):
         for name in ("nearest", "smooth", *(("graded",) if function == "relu" else ()), "tuned"):
             bounds = [
@@ -129,7 +130,7 @@ def designs(path: Path) -> None:
                 ).certificate.bound
                 for p in sizes
             ]
-            ax.plot(sizes, bounds, "o-", markersize=4, label=name)
+            ax.plot(sizes, bounds, "o-", markersize=4, color=colours[name], label=name)
         ax.set_yscale("log")
         ax.set_xlabel("anchors", fontsize=9)
         canvas.title(ax, f"{function} on [{lo}, {hi}]")

@@ -85,7 +85,8 @@ def problems_of(page: Page, pages: dict[Path, Page]) -> Iterator[str]:
         elif file is not None and not file.is_file():
             yield f"loads {address}, which does not exist"
     for address in page.links:
-        file, name = target(page.path, address), unquote(urlsplit(address).fragment)
+        file = target(page.path, address)
+        name = unquote(urlsplit(address).fragment.split("?")[0])  # the explorer's settings follow the ?
         if file is None:
             continue
         if not file.is_file():

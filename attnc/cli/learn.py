@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 import warnings
@@ -27,6 +26,7 @@ from attnc.cli.output import (
 )
 from attnc.cli.tables import (
     Table,
+    check_added,
     check_classes,
     class_of,
     feature_names,
@@ -35,6 +35,7 @@ from attnc.cli.tables import (
     read_table,
     two_classes,
     without_missing,
+    write_predictions,
 )
 from attnc.errors import InputError
 
@@ -116,7 +117,7 @@ def learn(
             record |= {"left_out": read.more_than(examples), "query_left_out": new.more_than(asked)}
             record["seconds"], record["files"] = round(time.perf_counter() - began, 3), files
             progress("writing files" if files else "done")
-            _write_predictions(predictions, asked, record["predictions"])
+            write_predictions(predictions, asked, _added(record))
             _write(model, list(record["coefficients"]), output, plot)
     if json:
         print_json(record)
@@ -138,8 +139,20 @@ def _check_options(output: Path | None, intercept: bool, standardise: bool, miss
 
 
 def _check_predictions(predictions: Path | None, new: Table) -> None:
-    if predictions is not None and _PREDICTION in new.names:
-        raise InputError(f"{new.path} has a column {_PREDICTION!r}, which --predictions adds: rename it")
+    if predictions is None:
+        return
+    if predictions.suffix != ".csv":
+        raise InputError(f"--predictions {predictions}: it writes a CSV file; give a name that ends in .csv")
+    check_added(new, [_PREDICTION])
+
+
+def _added(record: dict[str, Any]) -> dict[str, list[Any]]:
+    """The columns of --predictions: numbers, or for two classes the class and the probability of the second."""
+    found = record["predictions"]
+    if record["classes"] is None:
+        return {_PREDICTION: found}
+    zero, one = record["classes"]
+    return {_PREDICTION: [one if p > 0.5 else zero for p in found], f"probability of {one}": found}
 
 
 def _write(model: Any, names: list[str], output: Path | None, plot: Path | None) -> None:
@@ -188,7 +201,7 @@ def _learn(
     reason = None if math.isfinite(model.bound_) else f"no finite bound in {model.dtype}"
     if reason is None and not covered.all():
         outside = (
-            f"row {asked.places[int(covered.argmin())]} of {asked.path} is outside the radius: give --radius"
+            f"line {asked.places[int(covered.argmin())]} of {asked.path} is outside the radius: give --radius"
         )
         reason = outside if covered.any() or why is None else why
     return model, {
@@ -298,7 +311,7 @@ def _print(record: dict[str, Any], title: str) -> None:
         "steps": f"{record['steps']} of size {record['step_size']:.6g}, {record['examples']} examples{left_out}",
         "converged": _converged(record),
         "radius": ", ".join(f"{name} {size:.4g}" for name, size in record["radius"].items()),
-        "exact gradient descent": f"{record['distance']:.3g} away",
+        "exact gradient descent": f"{record['distance']:.3g} away (Euclidean distance of the {_units(record)})",
         "proved bound": _bound(record) if record["reason"] is None else f"none: {record['reason']}",
         "scikit-learn": other["note"],
         "fit": f"{fit} {record[fit]:.6g}",
@@ -314,13 +327,19 @@ def _counted(zero: str, one: str) -> str:
     return f"{counted}predictions are the probability of {one}"
 
 
+def _units(record: dict[str, Any]) -> str:
+    return "standardised coefficients" if record["standardised"] else "coefficients"
+
+
 def _bound(record: dict[str, Any]) -> str:
-    """The bound for these examples, and that of the certificate, which -o writes."""
+    """The bound of this distance for these examples, and that of the certificate, which -o writes."""
     from attnc.incontext.settings import EXAMPLES
 
     stated = record["certificate_bound"]
     most = f"{stated:g}" if math.isfinite(stated) else "none"
-    return f"{record['bound']:g} (for these {record['examples']:,} examples; {most} for up to {EXAMPLES:,})"
+    large = record["bound"] > math.hypot(*record["learner_units"])
+    note = f"; it exceeds the {_units(record)} themselves, so it says little about them" if large else ""
+    return f"{record['bound']:g} (for these {record['examples']:,} examples; {most} for up to {EXAMPLES:,}){note}"
 
 
 def _converged(record: dict[str, Any]) -> str:
@@ -371,16 +390,3 @@ def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:
         j = int(np.argmin(fine))
         spread = f"varies by {np.ptp(x[:, j]):.3g}, too little for float64"
         raise InputError(f"{path}: column {names[j]!r} {spread}")
-
-
-def _write_predictions(path: Path | None, table: Table, predictions: Sequence[float]) -> None:
-    """The rows of the table and their predictions, with the separator and the decimals of the table."""
-    if path is None:
-        return
-    from attnc.records.files import replacing
-
-    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n", delimiter=table.separator)
-        writer.writerow([*table.names, _PREDICTION])
-        for row, value in zip(table.rows, predictions, strict=True):
-            writer.writerow([*row.values(), repr(value).replace(".", table.decimal)])

@@ -14,6 +14,7 @@ _PHRASES = {
         "attnc.convert_ in Python takes their range; --only TEXT leaves other blocks out"
     ),
     "call with strict=False": "leave out --radius",
+    ", an attnc.Function ψ, or an attnc.incontext.Loss": "",
     "samples={'input_ids': ids}": "in Python, attnc.convert_(model, 1e-4, samples={'input_ids': ids})",
 }
 

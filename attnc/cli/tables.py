@@ -7,7 +7,8 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ _NAMED = 6  # words of a column, or columns, that a message lists
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a CSV file as text, by column. `places` are the places of the rows in the file, the first row being 1."""
+    """The cells of a CSV file as text, by column. `places` are the lines of the file at which the rows begin."""
 
     path: Path
     rows: list[dict[str, str]]
@@ -60,7 +61,7 @@ class Table:
     def at(self, i: int, name: str) -> str:
         """Where a cell is and what it holds."""
         text = self.rows[i][name].strip()
-        return f"{self.path}: row {self.places[i]}, column {name!r} is {text!r}"
+        return f"{self.path}: line {self.places[i]}, column {name!r} is {text!r}"
 
 
 def number(text: str) -> float:
@@ -89,44 +90,61 @@ def read_table(path: Path, decimal: str = ".") -> Table:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             text = file.read()
-        separator, lines = _split(text)
+        separator, lines, places = _split(text)
     except OSError as problem:
         raise FileError(f"cannot read {path}: {problem.strerror or problem}") from problem
-    except (csv.Error, UnicodeDecodeError) as problem:
-        raise FileError(f"{path} is not a CSV file in UTF-8: {problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise FileError(f"{path} is not text in UTF-8 ({problem}): save it as UTF-8") from problem
+    except csv.Error as problem:
+        raise FileError(f"{path} is not a CSV file: {problem}") from problem
     if len(lines) < 2:
         raise InputError(f"{path} has no rows: give a line of column names, then rows of numbers")
     names = [name.strip() for name in lines[0]]
     for i, name in enumerate(names):
-        if not name or name in names[:i] or np.isfinite([*map(number, names)]).all():
+        if name and name in names[:i]:
+            raise InputError(
+                f"{path}: columns {names.index(name) + 1} and {i + 1} are both named {name!r}: give each its own name"
+            )
+        if not name or np.isfinite([*map(number, names)]).all():
             raise InputError(f"{path}: column {i + 1} is named {name!r}: the first line names every column")
-    for i, row in enumerate(lines[1:], 1):
+    for row, place in zip(lines[1:], places[1:], strict=True):
         if len(row) != len(names):
-            what = f"{path}: row {i} has {len(row)} cells, not {len(names)}, separated by {_SEPARATORS[separator]}"
+            what = f"{path}: line {place} has {counted(len(row), 'cell')} and not {len(names)}, by {_SEPARATORS[separator]}"
             quotes = 'put text with a comma in quotes, "a, b", and write decimals with a point, 1.5'
             raise InputError(f"{what}: {quotes}" if separator == "," and len(row) > len(names) else what)
     rows = [dict(zip(names, row, strict=True)) for row in lines[1:]]
-    return Table(path, rows, list(range(1, len(rows) + 1)), separator, decimal)
+    return Table(path, rows, places[1:], separator, decimal)
 
 
-def _split(text: str) -> tuple[str, list[list[str]]]:
-    """The separator, and the cells of every line that is not blank."""
+def counted(number: int, word: str) -> str:
+    """1 row, 2 rows."""
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _split(text: str) -> tuple[str, list[list[str]], list[int]]:
+    """The separator, the cells of every row that is not blank, and the line at which it begins."""
     found: dict[str, list[list[str]]] = {}
+    begins: dict[str, list[int]] = {}
     for separator in _SEPARATORS:
         try:
             cells = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
-            found[separator] = [row for row in cells if len(row) > 1 or "".join(row).strip()]
+            placed, before = list[tuple[list[str], int]](), 0
+            for row in cells:  # a cell in quotes may go over several lines
+                if len(row) > 1 or "".join(row).strip():
+                    placed.append((row, before + 1))
+                before = cells.line_num
+            found[separator], begins[separator] = [row for row, _ in placed], [at for _, at in placed]
         except csv.Error:
             if separator == "," and not re.search(r"[;\t]", text):
                 raise
     for separator, lines in found.items():
         if lines and len(lines[0]) > 1 and len({*map(len, lines)}) == 1:
-            return separator, lines
+            return separator, lines, begins[separator]
     if not found:
         raise csv.Error("a quotation mark is not closed")
     widest = max(found, key=lambda separator: len(found[separator][0]) if found[separator] else 0)
     chosen = "," if "," in found and len((found[","] or [[]])[0]) > 1 else widest
-    return chosen, found[chosen]
+    return chosen, found[chosen], begins[chosen]
 
 
 def check_column(table: Table, name: str, what: str = "column") -> None:
@@ -148,11 +166,10 @@ def feature_names(table: Table, target: str, given: Sequence[str] | None) -> lis
     if target in dropped:
         raise InputError(f"{target!r} is the target: it cannot be dropped")
     names = [name for name in table.names if name != target and name not in dropped]
-    if not names or len(table.rows) < 2:
-        raise InputError(
-            f"{table.path} has {len(table.rows)} rows and {len(names)} features besides the target {target!r}: give 2 and 1 "
-            "at least"
-        )
+    if not names:
+        raise InputError(f"{table.path} leaves 0 features besides the target {target!r}: keep at least one")
+    if len(table.rows) < 2:
+        raise InputError(f"{table.path} has {counted(len(table.rows), 'row')} of data: give at least 2")
     return names
 
 
@@ -193,7 +210,7 @@ def numbers(table: Table, names: Sequence[str]) -> Array:
         if np.isnan(column).all() and not any(map(_DECIMAL_COMMA.fullmatch, table.column(name)))
     ]
     if words:
-        first = f"{table.rows[0][words[0]].strip()!r} in row {table.places[0]}"
+        first = f"{table.rows[0][words[0]].strip()!r} in line {table.places[0]}"
         which = f"column {words[0]!r} holds" if len(words) == 1 else f"columns {listed(words)} hold"
         options = " ".join(f"--drop {name!r}" if " " in name else f"--drop {name}" for name in words[:_NAMED])
         raise InputError(
@@ -205,8 +222,8 @@ def numbers(table: Table, names: Sequence[str]) -> Array:
     return found
 
 
-def bad_cell(table: Table, i: int, name: str) -> InputError:
-    """The error about a cell that is not a number of reasonable size."""
+def bad_cell(table: Table, i: int, name: str, is_target: bool = False) -> InputError:
+    """The error about a cell that is not a number of reasonable size. A target cannot be left out."""
     where, text = table.at(i, name), table.rows[i][name].strip()
     if not math.isnan(table.number(text)):
         return InputError(f"{where}: give a number of at most {LARGEST:g} in size")
@@ -215,9 +232,8 @@ def bad_cell(table: Table, i: int, name: str) -> InputError:
         return InputError(f"{where}: write decimals with a point, {point}, or use --decimal , for such files")
     if table.decimal == "," and not math.isnan(number(text)):
         return InputError(f"{where}: write 1,5, not 1.5, or leave out --decimal ,")
-    return InputError(
-        f"{where}, which is not a number: correct it, or leave the column out with --drop {name!r}"
-    )
+    other = "delete the row" if is_target else f"leave the column out with --drop {name!r}"
+    return InputError(f"{where}, which is not a number: correct it, or {other}")
 
 
 def two_classes(cells: Sequence[str]) -> tuple[str, str] | None:
@@ -253,7 +269,7 @@ def check_classes(table: Table, target: str) -> None:
         return
     odd = [i for i in words if _DECIMAL_COMMA.fullmatch(cells[i])]
     if odd or len(words) < len(cells):
-        raise bad_cell(table, (odd or words)[0], target)
+        raise bad_cell(table, (odd or words)[0], target, is_target=True)
     where, spellings = f"{table.path}: the target {target!r}", sorted({*cells})
     classes: dict[str, list[str]] = {}
     for word in spellings:
@@ -264,7 +280,32 @@ def check_classes(table: Table, target: str) -> None:
     if len(classes) == 1:
         raise InputError(f"{where} is {spellings[0]!r} in every row: give examples of two classes")
     if len(classes) > 2:
+        count = Counter(cells)
+        rarest = min(range(len(cells)), key=lambda i: count[cells[i]])
         raise InputError(
-            f"{where} has {len(classes)} different words: {listed(spellings)}. attnc learn takes numbers or two classes; in "
+            f"{where} has {len(classes)} different words: {listed(spellings)}; the rarest, {cells[rarest]!r}, is in line "
+            f"{table.places[rarest]}. attnc learn takes numbers or two classes; in "
             "Python, attnc.incontext.InContextClassifier takes more classes"
         )
+
+
+def write_predictions(path: Path | None, table: Table, added: Mapping[str, Sequence[float | str]]) -> None:
+    """The rows of the table and the added columns, with the separator and the decimals of the table."""
+    if path is None:
+        return
+    from attnc.records.files import replacing
+
+    check_added(table, added)
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n", delimiter=table.separator)
+        writer.writerow([*table.names, *added])
+        for row, *values in zip(table.rows, *added.values(), strict=True):
+            cells = (v if isinstance(v, str) else repr(v).replace(".", table.decimal) for v in values)
+            writer.writerow([*row.values(), *cells])
+
+
+def check_added(table: Table, added: Iterable[str]) -> None:
+    """Raise if the table has a column of a name that is added."""
+    for name in added:
+        if name in table.names:
+            raise InputError(f"{table.path} has a column {name!r}, which --predictions adds: rename it")

@@ -110,7 +110,8 @@ class _InContext(BaseEstimator):  # type: ignore[misc]
         runs = (convergence(loss, x, y, self.n_iter_, eta, bool(self.intercept), tolerance) for y in labels)
         self.convergence_ = max(runs, key=lambda run: (run.separable, run.gradient))
         if not self.convergence_.reached:
-            warnings.warn(too_few(self.convergence_), ConvergenceWarning, stacklevel=4)
+            advice = too_few(self.convergence_, bool(self.standardise))
+            warnings.warn(advice, ConvergenceWarning, stacklevel=4)
 
     def _radius(self, loss: Loss, x: Tensor, y: Tensor, curvature: float) -> Radius:
         """The radius that the module's docstring derives; x has its column of ones."""

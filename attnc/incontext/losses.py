@@ -199,8 +199,8 @@ def separates(loss: Loss, x: Array, y: Array, w: Array) -> bool:
     return bool(((2 * y - 1) * (x @ w) > 0).all())
 
 
-def too_few(found: Convergence) -> str:
-    """Why the steps are too few, and what to do."""
+def too_few(found: Convergence, standardised: bool) -> str:
+    """Why the steps are too few, and what to do; `standardised` says whether the features are."""
     if found.separable:
         return (
             "the labels are separable, so larger coefficients always fit better and no number of steps is enough: use "
@@ -209,4 +209,5 @@ def too_few(found: Convergence) -> str:
     after = f"after {found.steps} steps the gradient is {found.gradient:.2g}, above tol={found.tolerance:g}"
     if found.enough is not None:
         return f"{after}: use steps={found.enough}"
-    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha, or standardise=True"
+    other = "" if standardised else ", or standardise=True"
+    return f"{after}, and {found.tried} steps are not enough either: use a larger alpha{other}"

@@ -180,13 +180,13 @@ TASKS: dict[str, TokenTask] = {
         (0, 1, 2, 0, 1),
     ),
     "dyck-1": TokenTask(
-        dyck_1, 2, 16, "whether the brackets are balanced, at every position",
+        dyck_1, 2, 16, "at every position, whether the brackets of the whole sequence are balanced",
         "Two heads average +1 for '(' and -1 for ')': up to each position, and over all. Step heads compare with 0. A third "
         "layer looks for a position below 0. The unembedding combines both answers.",
         (0, 0, 1, 1, 0, 1), fixed_vocabulary=True,
     ),
     "dyck-2": TokenTask(
-        dyck_2, 4, 8, "whether brackets of two kinds are balanced and matched",
+        dyck_2, 4, 8, "at every position, whether the brackets of the whole sequence, of two kinds, are balanced and matched",
         "Heads count opening brackets before and up to each position. Heads over anchors make the counts exact, step heads turn "
         "them into the depth. One head finds the partner of a bracket: the last opening one before it at the same depth. "
         "Further heads look for a mismatch, and whether the total is 0. They read (token, partner) as the number 5·token + "

@@ -253,8 +253,8 @@ def test_rows_outside_the_radius(run: Any, tmp_path: Path, data: Path) -> None:
     far = write(tmp_path / "far.csv", NAMES, [[40, 1, 0], [4000, 1, 0]])
     ran = run("learn", data, "--target", "y", "--query", far, "--json")
     assert (ran.code, ran.json["status"]) == (1, "not proved")
-    assert f"row 2 of {far}" in ran.json["reason"] and len(ran.json["predictions"]) == 2
-    assert "proved bound: none: row 2" in words(run("learn", data, "--target", "y", "--query", far).out)
+    assert f"line 3 of {far}" in ran.json["reason"] and len(ran.json["predictions"]) == 2
+    assert "proved bound: none: line 3" in words(run("learn", data, "--target", "y", "--query", far).out)
 
 
 def test_a_constant_column(run: Any, tmp_path: Path) -> None:
@@ -290,19 +290,20 @@ def test_without_scikit_learn(run: Any, data: Path, monkeypatch: pytest.MonkeyPa
     [
         ("", "no rows"),
         ("a,y\n", "no rows"),
-        ("a,y\n1,2\n", "1 rows"),
-        ("a,y\n1,2\nold,4\n", "row 2, column 'a' is 'old'"),
-        ("a,y\n\n1,2\n3,\n", "row 2, column 'y' is ''"),
-        ("a,y\n1,2\nNaN,4\n", "row 2, column 'a' is 'NaN'"),
-        ("a,y\n1,2\n1e999,4\n", "row 2, column 'a' is '1e999'"),
-        ("a,y\n1,2\n-1e101,4\n", "row 2, column 'a' is '-1e101'"),
+        ("a,y\n1,2\n", "1 row of data"),
+        ("a,y\n1,2\nold,4\n", "line 3, column 'a' is 'old'"),
+        ("a,y\n\n1,2\n3,\n", "line 4, column 'y' is ''"),
+        ("a,y\n1,2\nNaN,4\n", "line 3, column 'a' is 'NaN'"),
+        ("a,y\n1,2\n1e999,4\n", "line 3, column 'a' is '1e999'"),
+        ("a,y\n1,2\n-1e101,4\n", "line 3, column 'a' is '-1e101'"),
         ("a,y\n1,2\n1.5 2,4\n", "column 'a' is '1.5 2'"),
         ("a,y\n1_0,2\n3,4\n", "'1_0'"),
         ("a,b\n1,2\n3,4\n", "no column 'y'"),
-        ("a,y\n1,2\n3,4,5\n", "row 2 has 3 cells"),
-        ("a,y\n1,2\n3\n", "row 2 has 1 cells"),
-        ("a;y\n1;2\n3;4;5\n", "row 2 has 3 cells"),
-        ("a,a,y\n1,2,3\n", "column 2 is named 'a'"),
+        ("a,y\n1,2\n3,4,5\n", "line 3 has 3 cells"),
+        ("a,y\n1,2\n3\n", "line 3 has 1 cell "),
+        ("a;y\n1;2\n3;4;5\n", "line 3 has 3 cells"),
+        ("a,a,y\n1,2,3\n", "columns 1 and 2 are both named 'a'"),
+        ('a,y\n"1\n",2\n\n3,x\n', "line 5, column 'y' is 'x'"),
         ("a,,y\n1,2,3\n", "column 2 is named ''"),
         ("y\n1\n2\n", "0 features"),
         ("1,2\n3,4\n", "column 1 is named '1'"),
@@ -362,7 +363,7 @@ def test_a_query_without_a_feature_is_refused(run: Any, tmp_path: Path, data: Pa
 def test_an_existing_file_is_left_untouched_without_force(
     run: Any, tmp_path: Path, data: Path, option: str
 ) -> None:
-    path = tmp_path / "mine.png"
+    path = tmp_path / ("mine.png" if option == "--plot" else "mine.csv")
     path.write_bytes(b"mine")
     ran = run("learn", data, "--target", "y", option, path)
     assert ran.code == 2
@@ -390,6 +391,38 @@ def test_a_failure_while_writing_leaves_what_was_there(
     )
     assert out.read_text() == "old"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data.csv", "out.csv"]
+
+
+def test_predictions_of_two_classes_are_the_class_and_its_probability(run: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    ran = run("learn", students(tmp_path), "--target", "passed", "--steps", 9, "--predictions", out, "--json")
+    with open(out, newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["hours", "sleep", "passed", "prediction", "probability of yes"]
+    chances = [float(row[4]) for row in rows]
+    assert chances == ran.json["predictions"]
+    assert [row[3] for row in rows] == [("no", "yes")[chance > 0.5] for chance in chances]
+
+
+def test_files_that_are_not_read_or_written(run: Any, tmp_path: Path) -> None:
+    """Text of another encoding, and predictions under a name that is not that of a CSV file."""
+    file = students(tmp_path)
+    out = tmp_path / "out.txt"
+    refused(run("learn", file, "--target", "passed", "--predictions", out, "--json"), "InputError", ".csv")
+    file.write_bytes("größe,y\n1,2\n2,3\n".encode("latin-1"))
+    refused(run("learn", file, "--target", "y", "--json"), "FileError", "save it as UTF-8")
+
+
+def test_a_shell_is_told_no_objects_of_python(run: Any, tmp_path: Path) -> None:
+    ran = run("learn", students(tmp_path), "--target", "passed", "--loss", "rige", "--json")
+    refused(ran, "InputError", "--loss rige", "'ridge'")
+    assert "attnc." not in ran.json["error"]["message"]
+
+
+def test_a_target_is_not_to_be_dropped(run: Any, tmp_path: Path) -> None:
+    ran = run("learn", students(tmp_path, ("2,6,no", "2,6,4")), "--target", "passed", "--json")
+    refused(ran, "InputError", "line 2")
+    assert "--drop" not in ran.json["error"]["message"]
 
 
 def test_a_column_called_prediction_is_refused(run: Any, tmp_path: Path) -> None:
@@ -485,18 +518,22 @@ def students(folder: Path, *changes: tuple[str, str]) -> Path:
         ([], ("--loss", "ridg"), ("--loss ridg", "'ridge'")),
         ([("2,6,no", "x,6,no")], ("--loss", "ridg"), ("--loss ridg",)),
         ([], ("--loss", "squared"), ("'no' and 'yes'", "--loss logistic")),
-        ([("2,6,no", "2,,no")], (), ("row 2, column 'sleep' is ''", "missing", "--missing drop")),
-        ([("2,6,no", "2,6,")], (), ("row 2, column 'passed' is ''", "missing", "--missing drop")),
+        ([("2,6,no", "2,,no")], (), ("line 3, column 'sleep' is ''", "missing", "--missing drop")),
+        ([("2,6,no", "2,6,")], (), ("line 3, column 'passed' is ''", "missing", "--missing drop")),
         ([("2,6,no", "2,6,NA"), ("3,8", "n/a,8")], (), ("'NA'", "2 of 6 rows")),
-        ([("2,6,no", "2,6,maybe")], (), ("3 different words", "'maybe'", "InContextClassifier")),
+        (
+            [("2,6,no", "2,6,maybe")],
+            (),
+            ("3 different words", "'maybe', is in line 3", "InContextClassifier"),
+        ),
         ([("3,8,yes", "3,8,Yes"), ("5,7,yes", "5,7,YES ")], (), ("'YES', 'Yes', 'yes'",)),
         ([("yes", "no")], (), ("'passed'", "'no' in every row")),
         ([("yes", "1"), ("no", "1")], ("--loss", "logistic"), ("is 1 in every row", "two classes")),
-        ([("hours", "city"), ("1,7", "Bonn,7")], (), ("row 1, column 'city' is 'Bonn'", "--drop 'city'")),
-        ([("1,7", '"1,5",7')], (), ("row 1, column 'hours' is '1,5'", "1.5", "--decimal ,")),
-        ([("yes", '"1,5"'), ("no", '"2,5"')], (), ("row 1, column 'passed' is '2,5'", "2.5")),
-        ([("1,7", "1,5,7")], (), ("row 1 has 4 cells", "1.5")),
-        ([("2,6,no", "2,6,4")], (), ("row 1, column 'passed' is 'no'",)),
+        ([("hours", "city"), ("1,7", "Bonn,7")], (), ("line 2, column 'city' is 'Bonn'", "--drop 'city'")),
+        ([("1,7", '"1,5",7')], (), ("line 2, column 'hours' is '1,5'", "1.5", "--decimal ,")),
+        ([("yes", '"1,5"'), ("no", '"2,5"')], (), ("line 2, column 'passed' is '2,5'", "2.5")),
+        ([("1,7", "1,5,7")], (), ("line 2 has 4 cells", "1.5")),
+        ([("2,6,no", "2,6,4")], (), ("line 2, column 'passed' is 'no'",)),
         ([], ("--drop", "slep"), ("'slep'", "'sleep'")),
         ([], ("--drop", "passed"), ("'passed'",)),
         ([], ("--drop", "hours", "--drop", "sleep"), ("0 features",)),
@@ -519,7 +556,7 @@ def test_columns_of_words_are_all_named(run: Any, tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_text("city,a,home town,y\nBonn,1,x,1.5\nRome,2,y,2.5\nOslo,4,x,3\n")
     ran = run("learn", file, "--target", "y", "--json")
-    refused(ran, "InputError", "'city', 'home town'", "'Bonn' in row 1", "--drop city --drop 'home town'")
+    refused(ran, "InputError", "'city', 'home town'", "'Bonn' in line 2", "--drop city --drop 'home town'")
     options = ("--drop", "city", "--drop", "home town", "--steps", 3, "--json")
     assert [*run("learn", file, "--target", "y", *options).json["coefficients"]] == ["a"]
 
@@ -540,7 +577,7 @@ def test_rows_with_missing_values_are_left_out(run: Any, tmp_path: Path) -> None
     ran = run("learn", students(tmp_path), *options, "--query", new, "--json").json
     assert (len(ran["predictions"]), ran["left_out"], ran["query_left_out"]) == (1, 0, 1)
     file = students(tmp_path, ("1,7,no", ",7,no"), ("5,7", "five,7"))
-    refused(run("learn", file, *options, "--json"), "InputError", "row 5, column 'hours' is 'five'")
+    refused(run("learn", file, *options, "--json"), "InputError", "line 6, column 'hours' is 'five'")
     file = students(tmp_path, ("sleep", "slept"), *((f"{i},", ",") for i in range(1, 7)))
     refused(run("learn", file, *options, "--json"), "InputError", "0 of 6 rows")
 
@@ -559,7 +596,7 @@ def test_other_separators_and_decimal_commas(run: Any, tmp_path: Path, separator
     assert ran.json["coefficients"] == plain["coefficients"]
     last = out.read_text().splitlines()[3].split(separator)
     assert last[:3] == ["3", "8,0", "yes"]
-    assert float(last[3].replace(",", ".")) == plain["predictions"][2]
+    assert last[3] == "yes" and float(last[4].replace(",", ".")) == plain["predictions"][2]
 
 
 def test_numbers_with_a_decimal_comma_are_no_classes(run: Any, tmp_path: Path) -> None:

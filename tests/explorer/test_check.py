@@ -35,6 +35,8 @@ def check() -> ModuleType:
         (GOOD.replace(' alt="words"', ""), 1),
         (GOOD.replace("x.png", "y.png"), 1),
         (GOOD.replace("#place", "#nowhere"), 1),
+        (GOOD.replace("#place", "#place?setting=1"), 0),
+        (GOOD.replace("#place", "#nowhere?setting=1"), 1),
         (GOOD.replace("other.html#place", "missing.html"), 1),
         (GOOD.replace("#top", "#bottom"), 1),
         (GOOD.replace("</html>", '<script src="https://example.org/x.js"></script></html>'), 1),

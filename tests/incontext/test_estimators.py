@@ -411,3 +411,10 @@ def test_the_quick_checks_of_the_classifier() -> None:
 def test_the_default_estimators_are_parameters_only() -> None:
     assert InContextRegressor().get_params()["loss"] == "ridge"
     assert clone(InContextClassifier(0.3, steps=7)).get_params()["steps"] == 7
+
+
+def test_standardising_is_not_advised_to_those_who_do() -> None:
+    from attnc.incontext.losses import Convergence, too_few
+
+    found = Convergence(steps=3, gradient=1.0, tolerance=1e-4, enough=None, tried=1000)
+    assert "standardise" in too_few(found, False) and "standardise" not in too_few(found, True)

@@ -32,17 +32,32 @@ function put(input, value) {
 let isReading = false;
 let built = {}; // the panels by name
 
-function readAddress() {
+// The section of the address and its settings; nothing where it names none
+function addressed() {
   const [section, query] = decodeURIComponent(location.hash.slice(1)).split("?");
-  if (query === undefined || !(section in SECTIONS) || !panelOf(section)) return;
-  const given = new URLSearchParams(query), panel = built[SECTIONS[section]];
+  return query !== undefined && section in SECTIONS && panelOf(section) ? [section, new URLSearchParams(query)] : [];
+}
+
+function readAddress() {
+  const [section, given] = addressed();
+  if (!section) return;
+  const panel = built[SECTIONS[section]];
   for (const [word, name] of Object.entries(OTHER_NAMES)) if (given.has(word) && !given.has(name)) given.set(name, given.get(word));
   // In the order of the page: the function decides which designs there are, the design which numbers of anchors
   isReading = true;
   for (const [name, input] of settings(section)) if (given.has(name)) put(input, given.get(name));
   panel.restore?.(given);
   isReading = false;
-  (document.getElementById(section) ?? panelOf(section)).scrollIntoView();
+  showSection(section);
+}
+
+// At once: the theme scrolls smoothly, and what scrolls after it would stop it on its way
+const showSection = (section) => (document.getElementById(section) ?? panelOf(section)).scrollIntoView({ behavior: "instant" });
+
+// Again after the page has loaded: until then the theme scrolls too, and pictures above the panel may move it
+function scrollWhenLoaded() {
+  const [section] = addressed();
+  if (section) setTimeout(() => showSection(section));
 }
 
 function writeAddress(section) {
@@ -61,4 +76,5 @@ function watchAddress(panels) {
   }
   window.addEventListener("hashchange", readAddress);
   readAddress();
+  if (document.readyState !== "complete") window.addEventListener("load", scrollWhenLoaded);
 }

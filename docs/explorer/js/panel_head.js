@@ -110,8 +110,8 @@ function headPanel(root, functions) {
     band.dot(state.s, f(state.s), COLOURS.ink, 4.5);
     const missing = drawn.filter((one) => !one).length;
     outside.textContent = missing
-      ? `Of the ${drawn.length} anchors (circles: key and value), ${missing} ${missing > 1 ? "lie" : "lies"} outside the upper picture.`
-      : "Each circle in the upper picture is an anchor: its key and its value.";
+      ? `Of the ${drawn.length} anchors (circles: position and value), ${missing} ${missing > 1 ? "lie" : "lies"} outside the upper picture.`
+      : "Each circle in the upper picture is an anchor: its position and its value.";
   }
 
   function drawWeights(head) {
@@ -202,7 +202,8 @@ function headPanel(root, functions) {
   root.append(
     element("div", { class: "ex-controls" }, controls.f.node, controls.design.node, controls.size.node, controls.s.node),
     beside(
-      [legend(["orange", "f"], ["blue", "head"], ["green", "proved bound", "dashed"]), picture.canvas],
+      [legend(["orange", "f"], ["blue", "head"], ["green", "proved bound", "dashed"],
+        ["soft", "weight of the chosen anchor, for every s", "dotted"]), picture.canvas],
       [shown.node, status.node, element("fieldset", { class: "ex-controls ex-break" }, element("legend", {}, "Break it"),
         controls.k.node, controls.shift.node, controls.sharp.node, restoreButton)],
     ), about, outside,

@@ -145,9 +145,9 @@ function learnerPanel(root, learners) {
     shown.set("bound", covered ? learner.bound : NaN, covered ? short(learner.bound) : "none");
     shown.set("loss", meanLoss(learner, w, x, y));
     if (covered) {
-      status.set("proved", `After ${learner.steps} steps |w − exact w| ≤ ${short(learner.bound)} for any 12 examples within the radius (|x|, |y| ≤ 1, |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
+      status.set("proved", `After ${learner.steps} steps the Euclidean distance |w − exact w| ≤ ${short(learner.bound)} for any 12 examples within the radius (|x|, |y| ≤ 1, every entry of |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
     } else {
-      status.set("void", `|w| or |w·x| leaves the radius (${learner.radius.w} and ${learner.radius.u}) for which the bound is proved.`);
+      status.set("void", `An entry of |w|, or |w·x|, leaves the radius (${learner.radius.w} and ${learner.radius.u}) for which the bound is proved.`);
     }
   }
 

@@ -51,7 +51,7 @@ function tokensPanel(root, models) {
     const sequence = [...words].filter((c) => c.trim()), { vocabulary, length } = state.model;
     const unknown = sequence.find((token) => !vocabulary.includes(token));
     problem.textContent = "";
-    if (unknown !== undefined) problem.textContent = `"${unknown}" is not a token of this program: use ${vocabulary.join(" ")}`;
+    if (unknown !== undefined) problem.textContent = `"${unknown}", letter ${sequence.indexOf(unknown) + 1}, is not a token of this program: use ${vocabulary.join(" ")}`;
     else if (sequence.length > length) problem.textContent = `${sequence.length} tokens: this program is proved for 1 to ${length}`;
     else if (sequence.length === 0) problem.textContent = "Type at least one token.";
     if (problem.textContent) return clear();
@@ -64,7 +64,7 @@ function tokensPanel(root, models) {
     table.replaceChildren();
     for (const name of ["output", "program"]) shown.set(name, "[]", "–");
     shown.set("wrong", NaN, "–");
-    status.set("not run", "The network has not run, because the input is not a sequence of this program.");
+    status.set("not run", `The network has not run. ${problem.textContent}`);
     setStale(true);
   }
 
