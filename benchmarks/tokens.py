@@ -46,7 +46,7 @@ def sequences() -> Iterator[dict[str, Any]]:
     """All sequences up to the length of each task."""
     for name, task in TASKS.items():
         for dtype in DTYPES:
-            p, output = task.build(task.vocabulary, task.length)
+            p, output = task.program()
             net = p.compile(output, dtype)
             began, total, bad = time.process_time(), 0, 0
             for X in batches(task.vocabulary, task.length):
@@ -65,7 +65,7 @@ def at_length() -> Iterator[dict[str, Any]]:
     """Certificates for many sequences, checked again; and some random sequences."""
     for name, size, length in LENGTHS:
         for dtype in DTYPES:
-            p, output = TASKS[name].build(size, length)
+            p, output = TASKS[name].program(size, length)
             began = time.process_time()
             net = p.compile(output, dtype)
             compiled = time.process_time()
@@ -117,7 +117,7 @@ def mutants(each: int, seed: int = 0) -> Iterator[dict[str, Any]]:
         if name == "add-mod-113":
             continue
         size, length = SMALL.get(name, (3, 4))
-        p, output = TASKS[name].build(size, length)
+        p, output = TASKS[name].program(size, length)
         net = p.compile(output)
         program, numbers, draw = net.program, net.numbers(), random.Random(seed)
         counts = {"mutants": 0, "same": 0, "accepted": 0, "really wrong": 0, "wrong and accepted": 0}
@@ -145,7 +145,7 @@ def in_lens() -> Iterator[dict[str, Any]]:
     """All sequences in TransformerLens: wrong tokens, and how far its logits are from ours."""
     for name, task in TASKS.items():
         for dtype in DTYPES:
-            p, output = task.build(task.vocabulary, task.length)
+            p, output = task.program()
             net = p.compile(output, dtype)
             lens, total, bad, worst = net.to_transformer_lens(), 0, 0, 0.0
             for X in batches(task.vocabulary, task.length, 2048):

@@ -1,6 +1,6 @@
 """docs/zoo.md: the models of the zoo, their heads and pictures; and the tables of docs/tokens.md from results/tokens.json.
 
-python benchmarks/zoo.py      half a minute
+python benchmarks/zoo.py      two minutes
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from attnc.tokens import TokenNetwork  # noqa: E402
 from attnc.zoo import token_tasks  # noqa: E402
 from tests.zoo.references import REFERENCES, batches, wrong  # noqa: E402
 
+ALL = 400_000  # sequences: all of each model
 PAGE, TOKENS, IMG = ROOT / "docs" / "zoo.md", ROOT / "docs" / "tokens.md", ROOT / "docs" / "img"
 RESULTS, TRACR = (ROOT / "benchmarks" / "results" / name for name in ("tokens.json", "tracr.json"))
 INTRO = """# The zoo
@@ -35,8 +36,8 @@ INTRO = """# The zoo
 Twenty attention-only models whose mechanism is known. Thirteen are compiled from [token programs](tokens.md) and **proved**: for
 every sequence up to its length, the output token is the program's. Seven take [numbers](#models-of-numbers).
 
-Each entry has the mechanism in words, a table of its layers and heads, the names of the coordinates of its stream, a picture of
-its attention on an example, its certificate, and its exports.
+Each entry has the mechanism in words, a program that you can paste and change, a table of its layers and heads, the names of the
+coordinates of its stream, a picture of its attention on an example, its certificate, and its exports.
 
 ```python
 >>> from attnc import zoo
@@ -55,6 +56,10 @@ $ attnc zoo show induction --plot induction.png
 $ attnc zoo save induction -o induction.safetensors && attnc verify induction.safetensors
 ```
 
+The *effect* of a head is measured: the share of outputs that change if what it writes is set to 0, `net.effects()`, on about
+4,096 sequences. A head with the effect **none** changes no output of any sequence, `net.effects(most=400_000)`: it computes what
+the table says, and nothing needs it. That is part of the answer key too.
+
 `python benchmarks/zoo.py` writes this page. V is the number of tokens, n the largest length, d_model the number of coordinates.
 In the pictures of token models, rows are queries and columns are keys. The first row and column are BOS, a position that the
 network adds; a query attends to it if no key is selected. At most eight heads are drawn.
@@ -62,17 +67,54 @@ network adds; a query attends to it if no key is selected. At most eight heads a
 
 
 def heads_table(net: TokenNetwork) -> str:
-    """One row for each head; steps of a layer share one."""
-    rows = ["| layer | heads | what they do |", "|---|---|---|"]
+    """One row for each head with its effect; steps of a layer share one."""
+    rows, effects = ["| layer | heads | what they do | effect |", "|---|---|---|---|"], net.effects()
+    idle = [name for name, share in effects.items() if not share]
+    effects |= net.effects(idle, most=ALL) if idle else {}
     for i, layer in enumerate(net.numbers().layers):
-        for role in layer.roles:
-            if role.kind != "step":
-                rows.append(f"| {i} | {role.kind} *{role.name}* | {what_it_does(role, net.layout)} |")
-        steps = [role.name for role in layer.roles if role.kind == "step"]
+        steps: dict[str, float] = {}
+        for h, role in enumerate(layer.roles):
+            share = effects[f"{i}.{h} {role.name}"]
+            if role.kind == "step":
+                steps[role.name] = share
+            else:
+                rows.append(
+                    f"| {i} | {role.kind} *{role.name}* | {what_it_does(role, net.layout)} | {percent(share)} |"
+                )
         if steps:
-            shown = ", ".join(f"*{name}*" for name in steps[:2]) + (", …" if len(steps) > 2 else "")
-            rows.append(f"| {i} | {len(steps)} step{'s' * (len(steps) > 1)}: {shown} | {WORDS['step']} |")
+            names = [f"*{name}*" for name in steps]
+            shown = ", ".join(names[:2]) + (", …" if len(steps) > 2 else "")
+            title = f"{len(steps)} step{'s' * (len(steps) > 1)}: {shown}"
+            rows.append(f"| {i} | {title} | {WORDS['step']} | {effect_of_steps(steps)} |")
     return "\n".join(rows)
+
+
+def effect_of_steps(steps: dict[str, float]) -> str:
+    """The least and the largest effect of the steps of a layer; those without any are named."""
+    idle = [f"*{name}*" for name, share in steps.items() if share == 0]
+    known = sorted(share for share in steps.values() if share > 0)
+    shares = [percent(known[0]), percent(known[-1])]
+    found = shares[0] if shares[0] == shares[1] else " to ".join(shares)
+    return f"{found}; **none**: {', '.join(idle)}" if idle else found
+
+
+def percent(share: float) -> str:
+    """A share with two digits; a head that changes nothing is marked."""
+    return f"{float(f'{100 * share:.2g}'):g} %" if share else "**none**"
+
+
+def listing(task: token_tasks.TokenTask) -> str:
+    """The program as a reader can run it: the body of its function, with its vocabulary and length."""
+    body = inspect.cleandoc(inspect.getsource(task.build).split('"""', 2)[2])
+    lines = body.replace("return p, ", "output = ").splitlines()
+    imports = ["import random", ""] if "random." in body else []
+    vocabulary = task.symbols[: task.vocabulary]
+    begin = [
+        "from attnc import tokens",
+        "",
+        f"vocab, max_len = {json.dumps(vocabulary) if isinstance(vocabulary, str) else vocabulary}, {task.length}",
+    ]
+    return "\n".join([*imports, *begin, *lines, "net = p.compile(output)"])
 
 
 def blocks_of(net: TokenNetwork) -> str:
@@ -87,14 +129,13 @@ def section(name: str) -> str:
     task, net = zoo.about(name), zoo.load(name)
     picture = IMG / f"zoo_{name}.png"
     token_attention(net, sequence=task.tokens, path=picture)
-    source = inspect.getsource(task.build).split('"""', 2)[2].strip("\n")
     given = "".join(map(str, task.tokens)) if isinstance(task.tokens[0], str) else list(task.tokens)
     return "\n\n".join(
         (
             f"## {name}",
             f"Computes {task.computes}. V = {task.vocabulary}, n = {task.length}, d_model = {len(net.coordinates)}.",
             f"**Mechanism.** {task.mechanism}",
-            f"```python\n{source}\n```",
+            f"```python\n{listing(task)}\n```",
             heads_table(net),
             f"Coordinates: {blocks_of(net)}",
             f"![attention of {name} on {given}](img/{picture.name})",

@@ -28,10 +28,12 @@ from attnc.check.token_pairs import (
     Pairs,
     check_exists,
     check_order,
+    check_pairs,
     check_ties,
     extreme,
     number,
     one_index,
+    pair_variables,
 )
 from attnc.check.token_states import (
     Column,
@@ -51,7 +53,6 @@ from attnc.program.tokens import Count, Get, Mean, Predicate, Selection
 from attnc.records.tokens import HeadRole
 
 _PAIRS = 1 << 22  # pairs of states held at once
-_MOST_PAIRS = 1 << 31
 Written = list[tuple[int, Column, int]]  # coordinate, its column, its number at BOS
 
 
@@ -219,17 +220,12 @@ class HeadChecker:
         self, node: Selection, head: HeadMatrices, key: frozenset[Variable], query: frozenset[Variable]
     ) -> Iterator[Pairs]:
         """All pairs of a query's state and a key's state; `key` and `query` are variables to include."""
-        program = self.program
-        key |= self.stream.variables(head.key) | self.meaning.variables(*(p.key for p in node.where))
-        query |= self.stream.variables(head.query) | self.meaning.variables(*(p.query for p in node.where))
-        lengths: list[int | None] = [None]
-        if "length" in key | query:
-            key, query, lengths = key | {"length"}, query | {"length"}, list(range(1, program.length + 1))
+        key, query = key | self.stream.variables(head.key), query | self.stream.variables(head.query)
+        key, query, lengths = pair_variables(self.meaning, node, key, query)
         for length in lengths:
             keys, queries = self.meaning.states(key, length), self.meaning.states(query, length)
             self.pairs += keys.count * queries.count
-            if self.pairs > _MOST_PAIRS:
-                raise CheckError("too many pairs of states to check: use smaller domains")
+            check_pairs(self.pairs)
             k = self._keys(head, keys)
             bos = self.stream.read_bos(head.key)
             if bos.errors is not None:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attnc.check.token_states import Exact, Forms, States
+from attnc.check.token_states import Exact, Forms, Meaning, States, Variable
 from attnc.check.values import CheckError
+from attnc.program.tokens import Selection
 
+MOST_PAIRS = 1 << 31
 Bits = NDArray[np.bool_]
+Variables = frozenset[Variable]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,29 @@ class Pairs:
             raise CheckError(
                 f"{what}: a distance of scores is {number((upper - lower)[tuple(at)])}, below {gap}"
             )
+
+
+def pair_variables(
+    meaning: Meaning, node: Selection, key: Variables, query: Variables
+) -> tuple[Variables, Variables, list[int | None]]:
+    """The variables of a key's state and of a query's, with those of the conditions of a selection, and the lengths for which
+    pairs are listed, None if no variable is the length. Powers of two come first: what fails for long sequences is found
+    before most lengths are listed, and at little cost what fails for short ones."""
+    key |= meaning.variables(*(p.key for p in node.where))
+    query |= meaning.variables(*(p.query for p in node.where))
+    if "length" not in key | query:
+        return key, query, [None]
+    lengths = sorted(range(1, meaning.n + 1), key=lambda n: (n < meaning.n and n & (n - 1) != 0, n))
+    return key | {"length"}, query | {"length"}, list(lengths)
+
+
+def check_pairs(count: int) -> None:
+    """Raise if so many pairs of states are too many."""
+    if count > MOST_PAIRS:
+        raise CheckError(
+            f"at least {count:,} pairs of states of a query and a key are too many to check, over {MOST_PAIRS:,}: use smaller "
+            "domains, or a smaller max_len"
+        )
 
 
 def one_index(pairs: Pairs) -> bool:
@@ -65,20 +91,14 @@ def check_order(pairs: Pairs, rank: NDArray[np.int64], gap: int) -> None:
     """Of two selected keys that with the larger rank scores higher by `gap`."""
     order = np.argsort(rank, kind="stable")
     starts = np.flatnonzero(np.diff(rank[order], prepend=-1))
-    ends = np.append(starts[1:], len(order))
-    for row in range(pairs.query.count):
-        hit = pairs.hits[row][order]
-        lo, hi = (np.asarray(side[row][order]) for side in (pairs.scores.lo, pairs.scores.hi))
-        ranges = [
-            (lo[a:b][hit[a:b]].min(), hi[a:b][hit[a:b]].max())
-            for a, b in zip(starts, ends, strict=True)
-            if hit[a:b].any()
-        ]
-        highest = None
-        for low, high in ranges:
-            if highest is not None and not low - highest >= gap:
-                raise CheckError("of two selected keys the preferred one does not score higher")
-            highest = high if highest is None else max(highest, high)
+    hit = pairs.hits[:, order]
+    # without a selected key a rank's lowest score is `far`, and its highest -far: then no distance is below the gap
+    far = gap + int(max(np.abs(side).max(initial=0) for side in (pairs.scores.lo, pairs.scores.hi))) + 1
+    lowest = np.minimum.reduceat(np.where(hit, pairs.scores.lo[:, order], far), starts, axis=1)
+    highest = np.maximum.reduceat(np.where(hit, pairs.scores.hi[:, order], -far), starts, axis=1)
+    before = np.maximum.accumulate(highest, axis=1)[:, :-1]
+    if not bool(np.all(lowest[:, 1:] - before >= gap)):
+        raise CheckError("of two selected keys the preferred one does not score higher")
 
 
 def extreme(scores: Exact, where: Bits, pick: np.ufunc, empty: Exact | int = 0) -> Exact:

@@ -126,11 +126,7 @@ class Meaning:
     def states(self, variables: Iterable[Variable], length: int | None = None) -> States:
         """All joint assignments; an index is below the length, which may be fixed."""
         names = sorted(set(variables), key=str)
-        sizes = [self.size(v) for v in names]
-        if math.prod(sizes) > 4 * MOST_STATES:
-            raise CheckError(
-                f"{math.prod(sizes):,} states of {names} are too many to check: use smaller domains"
-            )
+        sizes = self.check_count(names)
         if not names:
             return States({}, 1)
         grid = np.indices(sizes, np.int64).reshape(len(names), -1)
@@ -143,6 +139,21 @@ class Meaning:
         if "index" in places and "length" in places:
             keep &= places["index"] <= places["length"]
         return States({v: p[keep] for v, p in places.items()}, int(keep.sum()))
+
+    def check_count(self, names: Iterable[Variable]) -> list[int]:
+        """How many values each variable has; raises if all of them together have too many states."""
+        sizes = [self.size(v) for v in names]
+        if math.prod(sizes) > 4 * MOST_STATES:
+            raise CheckError(
+                f"{math.prod(sizes):,} states of {self.titles(names)} are too many to check, over {4 * MOST_STATES:,}: use "
+                "smaller domains, or a smaller max_len"
+            )
+        return sizes
+
+    def titles(self, variables: Iterable[Variable]) -> str:
+        """The variables by the names of their nodes."""
+        found = (v if isinstance(v, str) else self.program.title(v) for v in variables)
+        return ", ".join(sorted(found))
 
     def place(self, node: int, states: States) -> NDArray[np.int64]:
         """The place of a node's value in its domain, for each assignment; what it reads is evaluated once each."""

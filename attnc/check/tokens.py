@@ -13,6 +13,7 @@ import numpy as np
 
 from attnc.arithmetic import ARITHMETIC, probe_tokens
 from attnc.check.token_heads import HeadChecker, HeadMatrices
+from attnc.check.token_sizes import check_counts
 from attnc.check.token_states import Exact, Meaning, Stream, chunks
 from attnc.check.values import CheckError
 from attnc.domain import Sequences
@@ -66,6 +67,7 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
         raise CheckError(f"tokens, positions and classes are {sizes}: the program needs {expected}")
     arithmetic = ARITHMETIC[numbers.dtype]
     stream = Stream(Meaning(program), numbers.tokens, numbers.positions, arithmetic)
+    check_counts(stream, numbers.layers, numbers.unembedding)
     checker = HeadChecker(stream)
     proved: set[int] = set()
     for i, layer in enumerate(numbers.layers):

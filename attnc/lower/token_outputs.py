@@ -67,8 +67,9 @@ def pieces(plan: StreamPlan, scalar: Scalar, length: int) -> Read:
     total = scalar.read.times(np.array([[float(slope)]])).plus(constant(float(y[0] - slope * s[0])))
     if not slope:
         total = constant(float(y[0]))
-    for j in range(1, len(s)):
-        jump = y[j] - y[j - 1] - slope * (s[j] - s[j - 1])
+    jumps = [y[j] - y[j - 1] - slope * (s[j] - s[j - 1]) for j in range(1, len(s))]
+    plan.reserve(sum(map(bool, jumps)))
+    for j, jump in enumerate(jumps, 1):
         if jump:
             bit = plan.step(scalar, s[j - 1], s[j])
             total = total.plus(bit.times(np.array([[float(jump)]])))

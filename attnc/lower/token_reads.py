@@ -11,10 +11,12 @@ import numpy as np
 
 from attnc.arithmetic import Arithmetic
 from attnc.domain import Array
+from attnc.errors import InputError
 from attnc.program.tokens import Value
 from attnc.records.tokens import HeadRole, TokenLayer
 
 ONE, BOS = 0, 1  # coordinates: 1 everywhere; 1 at BOS alone
+LARGEST = 1 << 27  # numbers in all matrices together
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,13 @@ class StreamPlan:
             self.steps[of, middle] = self.add(HeadRole(label, "step"), q, flag, flag, [label], [1.0])
         return self.steps[of, middle]
 
+    def reserve(self, steps: int) -> None:
+        """Raise if so many more step heads make the network too large: they are counted before the first one is built.
+
+        A step writes a coordinate, and its matrices have 6 columns or rows of all coordinates."""
+        heads, d = sum(map(len, self.layers)) + steps, len(self.names) + steps
+        _check_size(heads, d, 6 * heads * d)
+
     def changes(self, scalar: Scalar) -> int:
         """How many step heads the labels along an ordered scalar still need."""
         pairs = zip(itertools.pairwise(scalar.points), itertools.pairwise(scalar.labels), strict=True)
@@ -244,9 +253,13 @@ class StreamPlan:
         bos = np.zeros(d)
         bos[[ONE, BOS]] = 1
         found = []
-        for heads in self.layers:
-            r = max(head.query.width for head in heads)
-            w = max(head.value.width for head in heads)
+        sizes = [
+            (max(head.query.width for head in heads), max(head.value.width for head in heads))
+            for heads in self.layers
+        ]
+        columns = sum(2 * len(heads) * (r + w) for heads, (r, w) in zip(self.layers, sizes, strict=True))
+        _check_size(sum(map(len, self.layers)), d, columns * d)
+        for heads, (r, w) in zip(self.layers, sizes, strict=True):
             matrices = [np.zeros((len(heads), *shape)) for shape in ((d, r), (d, r), (d, w), (w, d))]
             added = np.zeros(d)
             for h, head in enumerate(heads):
@@ -262,6 +275,14 @@ class StreamPlan:
                 q, k, v, o = (m.astype(rounded).astype(np.float64) for m in matrices)
             found.append(TokenLayer(q, k, v, o, tuple(head.role for head in heads)))
         return tuple(found)
+
+
+def _check_size(heads: int, d: int, numbers: int) -> None:
+    if numbers > LARGEST:
+        raise InputError(
+            f"the network needs {heads:,} heads and {d:,} coordinates, {numbers:,} numbers in its matrices, over {LARGEST:,}: a "
+            "map or a condition takes one head for each change of its value, so use smaller domains, or a map with fewer changes"
+        )
 
 
 def _short(x: Fraction) -> str:

@@ -191,6 +191,7 @@ class Lowering:
         if anchored(self.plan, scalar, len(domain)):
             values = scalar.by_count(self.program.length, {y: eye[i].tolist() for y, i in places.items()})
             return self.plan.anchors(scalar, values, [f"{scalar.count}={value}" for value in domain])
+        self.plan.reserve(self.plan.changes(scalar))
         total = constant(*eye[places[scalar.labels[0]]])
         for j in range(1, len(scalar.points)):
             old, new = (places[label] for label in scalar.labels[j - 1 : j + 1])

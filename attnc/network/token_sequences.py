@@ -14,14 +14,14 @@ from attnc.domain import Sequences
 if TYPE_CHECKING:
     from attnc.network.tokens import TokenNetwork
 
-_COMPARED = 4096  # sequences: all of them, if there are no more
+COMPARED = 4096  # sequences: all of them, if there are no more
 
 
-def sequences_of(network: TokenNetwork) -> list[Tensor]:
-    """Token ids (batch, positions): all sequences if they are few, else random ones of every length."""
-    size, most = len(network.vocabulary), network.program.length
-    if Sequences(size, most).count <= _COMPARED:
-        return [torch.tensor(list(itertools.product(range(size), repeat=n))) for n in range(1, most + 1)]
+def sequences_of(network: TokenNetwork, most: int = COMPARED) -> list[Tensor]:
+    """Token ids (batch, positions): all sequences if there are at most so many, else random ones of every length."""
+    size, length = len(network.vocabulary), network.program.length
+    if Sequences(size, length).count <= most:
+        return [torch.tensor(list(itertools.product(range(size), repeat=n))) for n in range(1, length + 1)]
     draw = np.random.default_rng(0)
-    each = max(1, _COMPARED // most)
-    return [torch.from_numpy(draw.integers(0, size, (each, n))) for n in range(1, most + 1)]
+    each = max(1, most // length)
+    return [torch.from_numpy(draw.integers(0, size, (each, n))) for n in range(1, length + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +16,7 @@ from attnc.errors import InputError, Problem, UnsupportedError
 from attnc.network.altered import CertifiedModule, as_made, why_changed
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.token_effects import effects_of
+from attnc.network.token_sequences import COMPARED
 from attnc.network.token_text import ByHead, description, layout_of
 from attnc.program.tokens import TokenProgram, Value
 from attnc.records.certificate import INTEGERS, Certificate, Status
@@ -158,16 +159,17 @@ class TokenNetwork(CertifiedModule):
         x = self._run(ids, lengths, most if layer is None else layer + 1)
         return x[0] if flat else x
 
-    def effects(self) -> dict[str, float]:
+    def effects(self, names: Collection[str] | None = None, most: int = COMPARED) -> dict[str, float]:
         """For each head, by its name, the share of outputs that change if what it writes is set to 0 at every position.
 
-        Outputs are those at all positions of all sequences, or of a fixed random sample of about 4,096, of every length.
+        Outputs are those at all positions of all sequences if there are at most `most`, else of a fixed random sample of about as
+        many, of every length: then 0 means that no output of the sample changed. `names` chooses heads.
 
         >>> from attnc import zoo
         >>> {name: round(share, 2) for name, share in zoo.load("induction", vocabulary=2, length=4).effects().items()}
         {'0.0 previous': 0.47, '1.0 induction': 0.47}
         """
-        return effects_of(self)
+        return effects_of(self, names, most)
 
     def run(self, sequence: Sequence[str | int]) -> list[Value]:
         """The output at each position of a sequence of tokens.

@@ -65,12 +65,12 @@ def program(
     for what, given in (("vocabulary", vocabulary), ("length", length)):
         if given is not None and (type(given) is not int or given < 1):
             raise InputError(f"{what}={given!r}: give a positive whole number")
-    most_tokens = task.vocabulary if task.fixed_vocabulary else task.most_vocabulary
+    most_tokens = len(task.symbols)
     fixed = task.fixed_vocabulary and vocabulary not in (None, task.vocabulary)
     if fixed or (vocabulary or 0) > most_tokens:
-        most = f"exactly {task.vocabulary}" if task.fixed_vocabulary else f"at most {task.most_vocabulary}"
+        most = f"exactly {task.vocabulary}" if task.fixed_vocabulary else f"at most {most_tokens}"
         raise InputError(f"vocabulary={vocabulary}: {name} has {most} tokens")
-    return task.build(vocabulary or task.vocabulary, length or task.length)
+    return task.program(vocabulary, length)
 
 
 @watched("building a model of the zoo")

@@ -3,67 +3,71 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from attnc.frontends.tokens import ProgramBuilder, Variable, program
+from attnc import tokens
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Vocabulary = Sequence[str] | Sequence[int]
+Program = tuple[tokens.ProgramBuilder, tokens.Variable]  # with its output
 
 
 @dataclass(frozen=True, repr=False)
 class TokenTask:
-    """A task: how to build its program for a vocabulary size and a length, what it computes, how, and an example."""
+    """A task: how to build its program for a vocabulary and a length, what it computes, how, and an example."""
 
-    build: Callable[[int, int], tuple[ProgramBuilder, Variable]]
+    build: Callable[[Vocabulary, int], Program]
     vocabulary: int
     length: int
     computes: str
     mechanism: str
     example: tuple[int, ...]  # places of tokens in the vocabulary
+    symbols: Vocabulary = LETTERS  # the vocabulary is its beginning
     fixed_vocabulary: bool = False
-    most_vocabulary: int = 26
 
     @property
     def tokens(self) -> tuple[str | int, ...]:
         """The tokens of the example."""
-        vocabulary = self.build(self.vocabulary, self.length)[0].known.vocabulary
-        return tuple(vocabulary[j] for j in self.example)
+        return tuple(self.symbols[j] for j in self.example)
+
+    def program(self, vocabulary: int | None = None, length: int | None = None) -> Program:
+        """The program and its output, for so many tokens and a length; by default for its own."""
+        size = self.vocabulary if vocabulary is None else vocabulary
+        return self.build(self.symbols[:size], self.length if length is None else length)
 
     def __repr__(self) -> str:
         return f"TokenTask({self.computes}; {self.vocabulary} tokens, length <= {self.length})"
 
 
-def _letters(size: int, length: int, causal: bool = False) -> ProgramBuilder:
-    return program("abcdefghijklmnopqrstuvwxyz"[:size], length, causal)
-
-
-def copy_previous(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def copy_previous(vocab: Vocabulary, max_len: int) -> Program:
     """The token before each position."""
-    p = _letters(size, length, causal=True)
+    p = tokens.program(vocab, max_len, causal=True)
     return p, p.get(p.indices == p.indices.q - 1, p.tokens, default="-", name="previous")
 
 
-def reverse(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def reverse(vocab: Vocabulary, max_len: int) -> Program:
     """The sequence backwards."""
-    p = _letters(size, length)
+    p = tokens.program(vocab, max_len)
     return p, p.get(p.indices == p.length.q - 1 - p.indices.q, p.tokens, name="opposite")
 
 
-def histogram(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def histogram(vocab: Vocabulary, max_len: int) -> Program:
     """How often the token of each position occurs."""
-    p = _letters(size, length)
+    p = tokens.program(vocab, max_len)
     return p, p.count(p.tokens == p.tokens.q, name="occurrences")
 
 
-def double_histogram(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def double_histogram(vocab: Vocabulary, max_len: int) -> Program:
     """At how many positions the token occurs as often as the one here."""
-    p = _letters(size, length)
+    p = tokens.program(vocab, max_len)
     occurrences = p.count(p.tokens == p.tokens.q, name="occurrences")
     return p, p.count(occurrences == occurrences.q, name="as frequent")
 
 
-def sort(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def sort(vocab: Vocabulary, max_len: int) -> Program:
     """The tokens in order, with duplicates."""
-    p = _letters(size, length)
+    p = tokens.program(vocab, max_len)
     t, i = p.tokens, p.indices
     smaller = p.count(t < t.q, name="smaller")
     equal = p.count((t == t.q) & (i < i.q), name="equal before")
@@ -71,16 +75,16 @@ def sort(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
     return p, p.get(rank == i.q, t, default="-", tie="last", name="sorted")
 
 
-def induction(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def induction(vocab: Vocabulary, max_len: int) -> Program:
     """The token that followed the last earlier occurrence of the present token."""
-    p = _letters(size, length, causal=True)
+    p = tokens.program(vocab, max_len, causal=True)
     previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="-", name="previous")
     return p, p.get(previous == p.tokens.q, p.tokens, default="-", tie="last", name="induction")
 
 
-def dyck_1(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def dyck_1(vocab: Vocabulary, max_len: int) -> Program:
     """Whether brackets of one kind are balanced."""
-    p = program("()", length)
+    p = tokens.program(vocab, max_len)
     height = p.tokens.map({"(": 1, ")": -1}.__getitem__, name="height")
     balance = p.mean(p.indices <= p.indices.q, height, name="mean height up to here")
     total = p.mean(True, height, name="mean height")
@@ -89,16 +93,16 @@ def dyck_1(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
     return p, p.named("balanced", never & p.named("total is 0", total == 0))
 
 
-def dyck_2(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def dyck_2(vocab: Vocabulary, max_len: int) -> Program:
     """Whether brackets of two kinds are balanced and matched.
 
     A closing bracket at depth d matches the last position before it at depth d that opens."""
-    p = program("()[]", length)
+    p = tokens.program(vocab, max_len)
     t, i = p.tokens, p.indices
     opening = p.named("opens", t.map(lambda x: x in "(["))
     before = p.count(opening & (i < i.q), name="opened before")
     after = p.count(opening & (i <= i.q), name="opened")
-    depth = p.named("depth", (before + after - i).map(lambda d: max(-1, min(d, length))))
+    depth = p.named("depth", (before + after - i).map(lambda d: max(-1, min(d, max_len))))
     partner = p.get((depth == depth.q) & (i < i.q) & opening, t, default="-", tie="last", name="partner")
     pairs = {")": "(", "]": "["}
     wrong = p.map(lambda x, y: x in pairs and y != pairs[x], t, partner)
@@ -108,34 +112,33 @@ def dyck_2(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
     return p, p.named("balanced", never & p.named("total is 0", total == 0))
 
 
-def modular_addition(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def modular_addition(vocab: Vocabulary, max_len: int) -> Program:
     """(previous token + token) mod V, the first token alone."""
-    p = program(range(size), length, causal=True)
+    p = tokens.program(vocab, max_len, causal=True)
     previous = p.get(p.indices == p.indices.q - 1, p.tokens, default=0, name="previous")
-    return p, p.named("sum mod", p.named("sum", previous + p.tokens) % size)
+    return p, p.named("sum mod", p.named("sum", previous + p.tokens) % len(vocab))
 
 
-def parity(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def parity(vocab: Vocabulary, max_len: int) -> Program:
     """The parity of the ones up to each position."""
-    p = program([0, 1], length, causal=True)
+    p = tokens.program(vocab, max_len, causal=True)
     ones = p.count(p.tokens == 1, name="ones")
     return p, p.named("parity", ones % 2)
 
 
-def most_frequent(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def most_frequent(vocab: Vocabulary, max_len: int) -> Program:
     """The most frequent token; of several, the first in the vocabulary."""
-    p = _letters(size, length)
+    p = tokens.program(vocab, max_len)
     occurrences = p.count(p.tokens == p.tokens.q, name="occurrences")
-    places = {token: j for j, token in enumerate(p.known.vocabulary)}
-    order = p.named("order", occurrences * size - p.tokens.map(places.__getitem__))
+    order = p.named("order", occurrences * len(vocab) - p.tokens.map(vocab.index))
     return p, p.get(True, p.tokens, prefer=order, tie="first", name="most frequent")
 
 
-def random_table(size: int, length: int) -> tuple[ProgramBuilder, Variable]:
+def random_table(vocab: Vocabulary, max_len: int) -> Program:
     """A fixed random function of the previous token and the token."""
     draw = random.Random(0)
-    p = _letters(size, length, causal=True)
-    table = {(a, b): draw.choice(p.known.vocabulary) for a in p.known.vocabulary for b in p.known.vocabulary}
+    p = tokens.program(vocab, max_len, causal=True)
+    table = {(a, b): draw.choice(vocab) for a in vocab for b in vocab}
     previous = p.get(p.indices == p.indices.q - 1, p.tokens, default="a", name="previous")
     return p, p.map(lambda a, b: table[a, b], previous, p.tokens, name="table")
 
@@ -183,33 +186,36 @@ TASKS: dict[str, TokenTask] = {
         dyck_1, 2, 16, "at every position, whether the brackets of the whole sequence are balanced",
         "Two heads average +1 for '(' and -1 for ')': up to each position, and over all. Step heads compare with 0. A third "
         "layer looks for a position below 0. The unembedding combines both answers.",
-        (0, 0, 1, 1, 0, 1), fixed_vocabulary=True,
+        (0, 0, 1, 1, 0, 1), symbols="()", fixed_vocabulary=True,
     ),
     "dyck-2": TokenTask(
         dyck_2, 4, 8, "at every position, whether the brackets of the whole sequence, of two kinds, are balanced and matched",
         "Heads count opening brackets before and up to each position. Heads over anchors make the counts exact, step heads turn "
         "them into the depth. One head finds the partner of a bracket: the last opening one before it at the same depth. "
         "Further heads look for a mismatch, and whether the total is 0. They read (token, partner) as the number 5·token + "
-        "partner, with the tokens ( ) [ ] as 0 to 3 and the partners ( ) - [ ] as 0 to 4.",
-        (0, 2, 3, 1), fixed_vocabulary=True,
+        "partner, with the tokens ( ) [ ] as 0 to 3 and the partners ( ) - [ ] as 0 to 4. Steps for depths below 1 and above 5 change no "
+        "output: eight brackets with more than four open ones, or with one closed too many, are unbalanced in any case. "
+        "*depth >= 5* matters through BOS alone: at BOS every step is 1, and without it BOS is selected in place of the partner "
+        "at depth 4.",
+        (0, 2, 3, 1), symbols="()[]", fixed_vocabulary=True,
     ),
     "add-mod-7": TokenTask(
         modular_addition, 7, 2, "(previous token + token) mod 7",
         "One head copies the previous token. Its number and that of the token add up to s. One step head tells whether s >= 7, "
         "and the unembedding reads s - 7·[s >= 7].",
-        (5, 6), fixed_vocabulary=True,
+        (5, 6), symbols=range(7), fixed_vocabulary=True,
     ),
     "add-mod-113": TokenTask(
         modular_addition, 113, 2, "(previous token + token) mod 113",
         "As add-mod-7: two layers of one head each.",
-        (100, 50), fixed_vocabulary=True,
+        (100, 50), symbols=range(113), fixed_vocabulary=True,
     ),
     "parity": TokenTask(
         parity, 2, 16, "the parity of the ones up to each position",
         "Ones tie with BOS, whose weight is s = 1/(1 + count). In the second layer positions are anchors for counts: BOS for 0, "
         "the position with index j for j + 1. The head scores -(s - κ)² for the anchor's κ = 1/(1 + count), up to a term that "
         "all keys share: each query attends to the anchor of its count, which holds the parity.",
-        (1, 0, 1, 1), fixed_vocabulary=True,
+        (1, 0, 1, 1), symbols=range(2), fixed_vocabulary=True,
     ),
     "most-frequent": TokenTask(
         most_frequent, 4, 9, "the most frequent token, at every position; of several, the first in the vocabulary",

@@ -8,6 +8,7 @@ RULES = "tests/check/test_token_rules.py"
 CHECK = "tests/check/test_tokens.py"
 HEADS, STATES, TOP = (f"attnc/check/{name}.py" for name in ("token_heads", "token_states", "tokens"))
 ANCHORS, FLOATS = (f"attnc/check/token_{name}.py" for name in ("anchors", "floats"))
+PAIRS, SIZES = "attnc/check/token_pairs.py", "tests/check/test_token_sizes.py"
 BY_ANCHORS, BY_FLOATS = (f"tests/check/test_token_{name}.py" for name in ("anchors", "floats"))
 POSITIONS = "tests/program/test_token_positions.py"
 LOWER = "attnc/lower/tokens.py"
@@ -33,6 +34,10 @@ TOKENS = [
         "tokens: order of preferences", HEADS, "else self._by_size(node.prefer, pairs.key)",
         "else self.meaning.place(node.prefer, pairs.key)", "places are taken for the order of values",
         (f"{RULES}::test_a_vocabulary_of_numbers_need_not_be_sorted",),
+    ),
+    Mutation(
+        "tokens: all ranks before", PAIRS, "np.maximum.accumulate(highest, axis=1)[:, :-1]", "highest[:, :-1]",
+        "a key need beat only those of the rank before", (f"{SIZES}::test_the_order_of_selected_keys",),
     ),
     Mutation(
         "tokens: steps of nodes", HEADS, 'if role.kind in ("step", "anchor") and role.node is not None:', "if False:",

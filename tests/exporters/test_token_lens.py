@@ -17,11 +17,21 @@ with warnings.catch_warnings():
     from transformer_lens import patching
 
 
+def rounding_of(net: tokens.TokenNetwork, ids: torch.Tensor) -> float:
+    """How far two orders of summation may move a logit: not at all if the stream and the unembedding are whole numbers."""
+    x, matrix = net.stream(ids), net.unembedding.detach()
+    if all(torch.equal(part, part.round()) for part in (x, matrix)):
+        return 0.0
+    terms = int((matrix != 0).sum(0).max())
+    return terms * torch.finfo(x.dtype).eps * float((x.abs() @ matrix.abs()).max())
+
+
 @pytest.mark.parametrize("name", [n for n in zoo.names("tokens") if n != "dyck-2"])
 def test_logits_and_patterns_are_equal(name: str) -> None:
     net, task = zoo.load(name), zoo.about(name)
     lens = net.to_transformer_lens()
-    assert isinstance(lens, TokenLens) and lens.difference == 0 and lens.compared > 50
+    assert isinstance(lens, TokenLens) and lens.compared > 50
+    assert lens.difference <= rounding_of(net, net.encode(task.tokens)) < 0.01
     ids = net.encode(task.tokens)[None]
     _, cache = lens.run_with_cache(ids)
     for key, weights in net.attention(ids).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -300,6 +301,22 @@ def test_effects_are_shares_of_changed_outputs() -> None:
     ]
     found = [output for s in sequences for output in net.run(s)]
     assert effects["1.0 induction"] == sum(x != "-" for x in found) / len(found)
+    assert net.effects(["1.0 induction"]) == {"1.0 induction": effects["1.0 induction"]}
+    with pytest.raises(InputError, match=r"0\.0 previous, 1\.0 induction"):
+        net.effects(["induction"])
+
+
+def test_effects_of_a_sample_and_of_all_sequences() -> None:
+    """16 of the 340 sequences of up to 4 brackets have the depth 2: the step of depth 3 matters to them alone, through BOS."""
+    net = zoo.load("dyck-2", length=4)
+    names = ["2.3 depth >= 3", "2.4 depth >= 4"]
+    assert net.effects(names, most=8) == dict.fromkeys(names, 0.0)
+    sequences = ["".join(s) for n in range(1, 5) for s in itertools.product("()[]", repeat=n)]
+    deep = [s for s in sequences if net.run(s)[0] and s[:2] in ("((", "([", "[(", "[[")]
+    every = sum(map(len, sequences))
+    assert (
+        net.effects(names, most=340) == net.effects(names) == {names[0]: 4 * len(deep) / every, names[1]: 0.0}
+    )
 
 
 def test_patterns_are_modules() -> None:
