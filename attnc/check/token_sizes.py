@@ -77,5 +77,5 @@ class _Count:
     def _states(self, variables: Variables, length: int | None) -> int:
         """How many assignments `Meaning.states` lists."""
         self.meaning.check_count(variables)
-        fixed = {} if length is None else {"length": 1, "index": length}
-        return math.prod(fixed.get(v, self.meaning.size(v)) for v in variables)  # type: ignore[call-overload]
+        fixed: dict[Any, int] = {} if length is None else {"length": 1, "index": length}
+        return math.prod(int(fixed.get(v, self.meaning.size(v))) for v in variables)

@@ -38,8 +38,8 @@ def compile_advice(model: nn.Module, domain: Box | None) -> str:
         return f"{supported()}\n{_behind()}"
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
     if tables and domain is not None and not isinstance(domain, Tokens):
-        rows, length = min(table.num_embeddings for table in tables), domain.shape[0]
-        ids = f"domain=attnc.Tokens(vocabulary={rows}, length={length})"
+        rows, count = min(table.num_embeddings for table in tables), domain.shape[0]
+        ids = f"domain=attnc.Tokens(vocabulary={rows}, length={count})"
         return f"The model has an embedding. If it reads its inputs as token ids, give {ids}."
     return ""
 

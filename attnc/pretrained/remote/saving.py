@@ -126,7 +126,7 @@ class _Stored:
     """The tensors of a directory by name, read one at a time."""
 
     def __init__(self, where: Path) -> None:
-        open_files = [safe_open(file, "pt") for file in sorted(where.glob("*.safetensors"))]
+        open_files: list[Any] = [safe_open(file, "pt") for file in sorted(where.glob("*.safetensors"))]
         self.files = {name: file for file in open_files for name in file.keys()}  # noqa: SIM118
 
     def __enter__(self) -> _Stored:
