@@ -39,8 +39,8 @@ def compile_advice(model: nn.Module, domain: Box | None) -> str:
     tables = [part for part in model.modules() if isinstance(part, nn.Embedding)]
     if tables and domain is not None and not isinstance(domain, Tokens):
         rows, count = min(table.num_embeddings for table in tables), domain.shape[0]
-        ids = f"domain=attnc.Tokens(vocabulary={rows}, length={count})"
-        return f"The model has an embedding. If it reads its inputs as token ids, give {ids}."
+        tokens = f"domain=attnc.Tokens(vocabulary={rows}, length={count})"
+        return f"The model has an embedding. If it reads its inputs as token ids, give {tokens}."
     return ""
 
 
