@@ -55,10 +55,13 @@ def blocks_of(model: nn.Module) -> dict[str, Mapping[str, Any]]:
 
 
 def records_in(model: nn.Module) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The records of blocks in the configs of parts, by their names in the model."""
+    """The records of blocks in the configs of parts, by their names in the model. Parts share the config of the model that they
+    belong to: a record is about the outermost."""
+    seen: set[int] = set()
     for name, part in model.named_modules():
         record = getattr(getattr(part, "config", None), "attnc", None)
-        if isinstance(record, Mapping):
+        if isinstance(record, Mapping) and id(record) not in seen:
+            seen.add(id(record))
             inside = f"{name}." if name else ""
             yield from ((f"{inside}{entry['name']}", entry) for entry in record["blocks"])
 

@@ -170,7 +170,7 @@ PLACES = [
 def test_a_structure_of_other_types_is_refused(
     place: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnc.check.literal.check_head", lambda *given: Verdict(Status.PROVED, ""))
+    monkeypatch.setattr("attnc.check.literal.check_alone", lambda *given: Verdict(Status.PROVED, ""))
     path = tmp_path / "net.safetensors"
     literal("tanh").save(path)
     about, tensors = read_file(path)
