@@ -63,8 +63,6 @@ def convert_(
     began = time.perf_counter()
     approximation, config = checked_eps(approximation, "approximation"), checked_config(config)
     _check_module(model)
-    if quantised := quantised_parts(model):
-        raise UnsupportedError(f"{type(model).__name__} cannot be converted", quantised)
     with advising_convert(model):
         given = [] if samples is None else calls(samples)
         read_by = given or ([] if config.calibration is None else calls(config.calibration))
@@ -97,8 +95,10 @@ def convert_(
 
 
 def _check_module(model: object) -> None:
-    """Raise InputError for something that is no module, and say what to call instead."""
+    """Raise for something that is no module, and say what to call instead; and for a quantised one."""
     if isinstance(model, nn.Module):
+        if quantised := quantised_parts(model):
+            raise UnsupportedError(f"{type(model).__name__} cannot be converted", quantised)
         return
     instead = ". Call attnc.compile" if is_estimator(model) or callable(model) else ""
     if isinstance(model, type):
