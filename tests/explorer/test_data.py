@@ -17,9 +17,20 @@ import attnc
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def same(made: Any, stored: Any) -> bool:
+    """Equal, but for the last digits of floats: they come from the linear algebra of the processor that made the data."""
+    if isinstance(stored, dict):
+        return made.keys() == stored.keys() and all(same(made[key], stored[key]) for key in stored)
+    if isinstance(stored, list):
+        return len(made) == len(stored) and all(map(same, made, stored))
+    if isinstance(stored, float):
+        return isinstance(made, (int, float)) and made == pytest.approx(stored, rel=1e-6, abs=1e-5)
+    return bool(made == stored)
+
+
 @pytest.mark.parametrize("part", ["two_tokens", "learners", "token_programs"])
 def test_parts_are_reproducible(data: Any, part: str) -> None:
-    assert json.loads(json.dumps(getattr(explorer_parts, part)())) == data[part]
+    assert same(json.loads(json.dumps(getattr(explorer_parts, part)())), data[part])
 
 
 def test_how_a_network_of_two_tokens_is_proved(data: Any) -> None:
@@ -39,7 +50,7 @@ def test_heads_are_reproducible(data: Any, name: str, design: str, size: int) ->
     head = attnc.head(
         name, domain=(stored["lo"], stored["hi"]), anchors=size, design=design, dtype=torch.float64
     )
-    assert explorer_parts.head_numbers(head) == stored["designs"][design][str(size)]
+    assert same(explorer_parts.head_numbers(head), stored["designs"][design][str(size)])
 
 
 @pytest.mark.slow
