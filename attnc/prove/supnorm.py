@@ -28,7 +28,7 @@ from attnc.records.numbers import TENSORS, HeadNumbers
 PRECISION, ORDER = 128, 10
 ENDLESS = 2500  # cells without a finite bound after which the proof is abandoned
 SMALLEST = 2.0**-70  # relative width of a cell that is not halved any more
-_CELL, _KEY = 1e-4, 2e-5  # seconds of `attnc.effort`: of a cell, and of each key on it
+_CELL, _KEY = 4e-4, 6e-5  # seconds of `attnc.effort`: of a cell, and of each key on it
 
 
 @dataclass(frozen=True)
