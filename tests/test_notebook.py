@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 PATH = Path(__file__).parents[1] / "examples" / "tutorial.ipynb"
+LITERAL = "proved in exact arithmetic, unknown as executed"
+STATUS = ("proved", "measured", "unknown", "not certified", LITERAL)
 
 
 def skeleton(text: str) -> list[str]:
@@ -30,7 +32,7 @@ def shown(outputs: list[Any]) -> list[str]:
     kinds = []
     for output in outputs:
         html = output.get("data", {}).get("text/html", "")
-        words = [word for word in ("proved", "measured", "unknown", "not certified") if f">{word}<" in html]
+        words = [word for word in STATUS if f">{word}<" in html]
         kinds += [*(kind for kind in ("text/html", "image/png") if output.get("data", {}).get(kind)), *words]
     return kinds
 

@@ -207,12 +207,12 @@ def test_a_pickle_that_claims_a_built_in_is_refused() -> None:
         pickle.loads(data)
 
 
-def test_a_callable_is_measured_under_another_name() -> None:
+def test_a_callable_has_another_name() -> None:
     def sin(s: torch.Tensor) -> torch.Tensor:
         return torch.sin(s)
 
     head = attnc.head(sin, domain=(-1, 1), anchors=4)
-    assert head.certificate.status is Status.MEASURED and head.certificate.facts["function"] == "my_sin"
+    assert head.certificate.proved and head.certificate.facts["function"] == "my_sin"
 
 
 def test_a_network_of_a_function_that_took_a_name() -> None:
@@ -230,13 +230,11 @@ def test_a_network_of_a_function_that_took_a_name() -> None:
 def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -> None:
     head = attnc.head(an_abs("mine"), domain=(-1, 1), eps=1e-2)
     assert head.certificate.proved
-    write(
-        tmp_path / "x.safetensors",
-        Record(
-            head.numbers(), replace(head.certificate, facts={**head.certificate.facts, "function": "relu"})
-        ),
-    )
-    assert attnc.verify(tmp_path / "x.safetensors").status == "refuted"
+    facts = {**head.certificate.facts, "function": "relu"}
+    for title, status in (("head mine", "unknown"), ("head relu", "refuted")):
+        forged = replace(head.certificate, title=title, facts=facts)
+        write(tmp_path / "x.safetensors", Record(head.numbers(), forged))
+        assert attnc.verify(tmp_path / "x.safetensors").status == status
 
 
 def test_caches_are_not_asked_by_name() -> None:

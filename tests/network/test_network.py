@@ -571,7 +571,7 @@ def test_a_suffix_of_another_format_is_refused(name: str, tmp_path: Path) -> Non
 def test_certified_takes_arrays_as_predict_does() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
     net = attnc.compile(model, domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-2)
-    x = np.full((2, 3), 0.3)
+    x = np.full((2, 3), 0.3, np.float32)
     y, bound = net.certified(x)
-    again, same = net.certified(torch.from_numpy(x).float())
+    again, same = net.certified(torch.from_numpy(x))
     assert torch.equal(y, again) and torch.equal(bound, same)

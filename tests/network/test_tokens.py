@@ -302,8 +302,9 @@ def test_effects_are_shares_of_changed_outputs() -> None:
     found = [output for s in sequences for output in net.run(s)]
     assert effects["1.0 induction"] == sum(x != "-" for x in found) / len(found)
     assert net.effects(["1.0 induction"]) == {"1.0 induction": effects["1.0 induction"]}
+    assert net.effects(["induction"])["induction"] == effects["1.0 induction"]
     with pytest.raises(InputError, match=r"0\.0 previous, 1\.0 induction"):
-        net.effects(["induction"])
+        net.effects(["copy"])
 
 
 def test_effects_of_a_sample_and_of_all_sequences() -> None:

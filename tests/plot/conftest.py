@@ -20,12 +20,16 @@ def heads() -> dict[str, attnc.Head]:
         "three": attnc.head("gelu", domain=(-8, 8), anchors=8, heads=3, dtype=torch.float64),
         # More anchors than the heat map has rows.
         "many": attnc.head(bump, domain=(-3, 3), anchors=600, design="nearest", dtype=torch.float64),
-        "measured": attnc.head(bump, domain=(-3, 3), anchors=8, design="smooth"),
+        "measured": attnc.head(log_gamma, domain=(-3, 3), anchors=8, design="smooth"),
     }
 
 
 def bump(s: torch.Tensor) -> torch.Tensor:
     return torch.exp(-s * s)
+
+
+def log_gamma(s: torch.Tensor) -> torch.Tensor:
+    return torch.lgamma(s + 4)
 
 
 def picture(figure: Any, at: int = 0) -> Any:

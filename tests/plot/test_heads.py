@@ -15,7 +15,7 @@ import attnc
 from attnc import functions, plot
 from attnc.check.execution import ROOM
 from attnc.plot.heads import COLUMNS, function_of, sample_head
-from tests.plot.conftest import bump, picture, texts
+from tests.plot.conftest import log_gamma, picture, texts
 
 Heads = dict[str, attnc.Head]
 
@@ -76,7 +76,7 @@ def test_the_error_is_accurate_below_the_resolution_of_float64(heads: Heads) -> 
 def test_a_measured_error_is_not_called_proved(heads: Heads) -> None:
     measured = heads["measured"].certificate
     assert measured is not None
-    figure = plot.head(heads["measured"], f=bump)
+    figure = plot.head(heads["measured"], f=log_gamma)
     _, y = curve(figure, "largest measured")
     assert set(y) == {max(measured.error, curve(figure, "_error")[1].max())}
     assert y[0] == pytest.approx(measured.error, rel=1e-3)
@@ -100,14 +100,14 @@ def test_an_error_of_zero_has_a_linear_axis() -> None:
 
 
 def test_the_function_must_be_known_and_the_same(heads: Heads) -> None:
-    def sin(s: torch.Tensor) -> torch.Tensor:
-        return torch.cos(s)
+    def gelu(s: torch.Tensor) -> torch.Tensor:
+        return torch.lgamma(s + 3)
 
-    other = attnc.head(sin, domain=(-1, 1), anchors=4, design="smooth")
-    for head, name in ((heads["measured"], "bump"), (other, "my_sin")):
+    other = attnc.head(gelu, domain=(-1, 1), anchors=4, design="smooth")
+    for head, name in ((heads["measured"], "log_gamma"), (other, "my_gelu")):
         with pytest.raises(attnc.errors.InputError, match=rf"'{name}'.*f="):
             plot.head(head)
-    assert curve(plot.head(other, f=sin), "_error")[1].max() < 0.1
+    assert curve(plot.head(other, f=gelu), "_error")[1].max() < 0.1
     with pytest.raises(attnc.errors.InputError, match=r"f='gelu'.*'tanh'"):
         plot.head(heads["tanh"], f="gelu")
     assert function_of(heads["tanh"], "tanh").label == function_of(heads["tanh"], functions.tanh()).label
