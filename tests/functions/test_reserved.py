@@ -26,7 +26,6 @@ from attnc.heads.target import Plan
 from attnc.lower.function_to_head import head_approximating, head_within
 from attnc.lower.product import square_head
 from attnc.prove import slopes
-from attnc.records.certificate import Status
 from attnc.records.record import Record, write
 
 SPELLINGS = (
