@@ -26,6 +26,7 @@ from attnc.records.numbers import Array, HeadNumbers
 LARGEST = {"nearest": 8192, "smooth": 512, "graded": 512, "gated": 24, "tuned": 24, "auto": 512}
 MEASURED_POINTS = 20_011
 _CANCELS = 32  # rounding above so many times the least error comes from values that cancel
+_ENORMOUS = 1e4  # values so many times the largest |f|
 _RELAXED = 3  # searches with a larger eps after one that failed
 _LATTICE = 4096  # anchors of a lattice: the proof of more takes minutes
 _DAMPINGS = (1e-2, 1e-3, 1e-4)  # of eps: what a unit of |value| costs in the search for smaller values
@@ -129,28 +130,37 @@ def on_lattice(plan: Plan, eps: float) -> HeadCandidate | None:
 
 
 def _steadier(plan: Plan, eps: float, found: HeadCandidate) -> HeadCandidate:
-    """A smaller head whose values cancel less, if there is one; else `found`.
+    """A head whose values cancel less, if there is one with at most as many anchors; else `found`. For values that are enormous
+    beside f, twice as many anchors are accepted.
 
     At a kink, least squares in float64 accepts values of 1e5 that cancel: their rounding is still far below eps, but another
     library's exp moves the output by as much. Larger ridges find smaller values, and often need fewer anchors."""
     if plan.dtype != "float64" or not target_of(plan, eps).kinks or plan.design not in ("auto", "tuned"):
         return found
+    enormous, least = _ENORMOUS * largest_value(plan), least_error(plan)
+
+    def order(each: HeadCandidate) -> tuple[bool, int, float]:
+        return np.abs(each.numbers.value).max() > enormous, each.numbers.anchors_per_head, each.bound
+
     for share in _DAMPINGS:
-        if found.rounding <= _CANCELS * least_error(plan):
+        if found.rounding <= _CANCELS * least:
             break
         search = _Search(plan, eps, share * eps)
-        search.gallop(found.numbers.anchors_per_head)
+        search.gallop(found.numbers.anchors_per_head * (2 if order(found)[0] else 1))
         if search.found is not None:
-            smaller = search.close_gap(search.found)
-            found = min(found, smaller, key=lambda each: (each.numbers.anchors_per_head, each.bound))
+            found = min(found, search.close_gap(search.found), key=order)
     return found
 
 
 def least_error(plan: Plan) -> float:
     """No bound below this can be proved: the sum of p >= 2 products and the division round, and growth·Σ w|v| of
     `prove.rounding` is at least 5u|g|, |g| >= |f| - bound."""
-    sizes = np.abs(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 257)))
-    return 4 * ARITHMETIC[plan.dtype].unit * float(sizes.max())
+    return 4 * ARITHMETIC[plan.dtype].unit * largest_value(plan)
+
+
+def largest_value(plan: Plan) -> float:
+    """The largest |f| at samples of the interval."""
+    return float(np.abs(evaluate(plan.f, np.linspace(plan.domain.lo, plan.domain.hi, 257))).max())
 
 
 def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
