@@ -230,8 +230,8 @@ def test_the_file_of_a_users_head_that_says_relu_is_not_proved(tmp_path: Path) -
     head = attnc.head(an_abs("mine"), domain=(-1, 1), eps=1e-2)
     assert head.certificate.proved
     facts = {**head.certificate.facts, "function": "relu"}
-    for title, status in (("head mine", "unknown"), ("head relu", "refuted")):
-        forged = replace(head.certificate, title=title, facts=facts)
+    for name, status in (("mine", "unknown"), ("relu", "refuted")):
+        forged = replace(head.certificate, name=name, facts=facts)
         write(tmp_path / "x.safetensors", Record(head.numbers(), forged))
         assert attnc.verify(tmp_path / "x.safetensors").status == status
 
