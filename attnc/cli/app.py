@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -56,24 +57,34 @@ def _program(
         note_options([command, *getattr(command, "commands", {}).values()])
 
 
+def _domain_advice(given: Sequence[str]) -> str | None:
+    """What is wrong with an interval that is not written as two values after `--domain`."""
+    for option, following in pairwise([*given, "-"]):
+        name, _, joined = option.partition("=")
+        ends = [end for end in re.split(r"[\s,()\[\]]+", joined or following) if end]
+        separate = joined and _is_number(following)
+        if name == "--domain" and "," in (joined or following) and len(ends) == 2 and not separate:
+            shown = option if joined else f"{option} {following}"
+            return f"{shown}: --domain takes two values with a space between them, as in --domain {' '.join(ends)}"
+    if len(given) > 3 and given[0] == "head" and _is_number(given[2]) and _is_number(given[3]):
+        return f"{given[2]} {given[3]}: the interval is an option, as in --domain {given[2]} {given[3]}"
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?\.?\d\S*", text) is not None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with the arguments of the process, or with `arguments`, and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # the Φ of a formula must not fail on an ASCII terminal
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for option, following in zip(given, [*given[1:], "-"], strict=True):
-        if (
-            option.startswith("--domain=")
-            and re.match(r"-(\D|$)", following)
-            and not re.match(r"-\.\d", following)
-        ):
-            example = "--domain " + " ".join(option.partition("=")[2].split(",", 1))
-            typer.echo(
-                f"error: {option}: --domain takes two values with a space between them, as in {example}",
-                err=True,
-            )
-            return 2
+    advice = _domain_advice(given)
+    if advice is not None:
+        typer.echo(f"error: {advice}", err=True)
+        return 2
     try:
         app(args=None if arguments is None else list(arguments), prog_name="attnc")
     except SystemExit as end:

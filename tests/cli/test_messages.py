@@ -115,7 +115,22 @@ def test_errors_have_no_arguments_of_python(
     assert re.findall(r"(?<![\w(./-])[a-z_]+=", ran.err) == [], ran.err
 
 
-def test_a_domain_of_one_word(capsys: pytest.CaptureFixture[str]) -> None:
-    for rest in ((), ("--eps", "1e-3")):
-        assert main(["compile", "net.safetensors", "--domain=-1,1", *rest]) == 2
+@pytest.mark.parametrize(
+    "domain",
+    [("--domain=-1,1",), ("--domain=-1,1", "--eps", "1e-3"), ("--domain", "-1,1"), ("--domain", "(-1, 1)")],
+)
+def test_a_domain_of_one_word(capsys: pytest.CaptureFixture[str], domain: tuple[str, ...]) -> None:
+    for command in (["compile", "net.safetensors"], ["head", "gelu"]):
+        assert main([*command, *domain]) == 2
         assert "--domain -1 1" in capsys.readouterr().err
+
+
+def test_an_interval_without_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["head", "gelu", "-8", "8", "--eps", "1e-3"]) == 2
+    assert "--domain -8 8" in capsys.readouterr().err
+
+
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    printed = capsys.readouterr()
+    assert "Commands:" in printed.out + printed.err
