@@ -170,7 +170,10 @@ class CallableSource:
             raise InputError(f"f returns {shape[1]} tokens, not {self._tokens[0]}: pass tokens={shape[1]}")
         fits = len(shape) == 1 + len(self.box.shape) and shape[0] == rows and shape[-1] > 0
         if not fits or shape[1:] != (self.shape or shape[1:]):
-            advice = "; keep the last axis, y.unsqueeze(-1)" if len(shape) == len(self.box.shape) else ""
+            batch = "; axis 0 is the batch, so the first number is x[:, :1]" if shape[:1] != (rows,) else ""
+            advice = batch or (
+                "; keep the last axis, y.unsqueeze(-1)" if len(shape) == len(self.box.shape) else ""
+            )
             raise InputError(
                 f"f maps shape {(rows, *self.box.shape)} to {shape}: {wanted} is expected{advice}"
             )

@@ -106,7 +106,7 @@ class Function:
             out = self.torch_form(s)
         except Exception as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            advice = "A function takes and returns tensors: write it with torch operations, torch.sin instead of math.sin"
+            advice = _advice(problem)
             raise FunctionError(
                 f"{self.name!r} failed on a tensor of {s.dtype}: {reason}. {advice}."
             ) from problem
@@ -114,6 +114,8 @@ class Function:
             tensor = isinstance(out, Tensor)
             shape = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
             wanted = f"a torch.Tensor of {s.dtype} and of shape {tuple(s.shape)}"
+            if isinstance(out, torch.nn.Module):
+                wanted += f". Give a module, {shape}(), and not the class"
             raise FunctionError(f"{self.name!r} returned {shape}: it must return {wanted}")
         bad = torch.isfinite(s) & ~torch.isfinite(out)
         if bool(bad.any()):
@@ -325,6 +327,17 @@ def label_of(f: Function) -> str:
     if is_reserved(label) and not is_builtin(f):
         raise _taken(label)
     return label
+
+
+def _advice(problem: Exception) -> str:
+    """How to write a function of tensors that raised this."""
+    if "Boolean value of Tensor" in str(problem):
+        return "An if asks for one answer, and a tensor has many: write torch.where(s < 0, a, b)"
+    if isinstance(problem, TypeError) and "positional argument" in str(problem):
+        return "A head computes a function of one number; attnc.compile takes f(x) with x of shape (batch, n)"
+    return (
+        "A function takes and returns tensors: write it with torch operations, torch.sin instead of math.sin"
+    )
 
 
 def _by_label(label: str) -> Function:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable
 
 from attnc.errors import InputError, UnknownFunctionError
@@ -39,6 +40,16 @@ def meaning(name: str) -> str:
     return (inspect.getdoc(_factory(name)) or "").splitlines()[0]
 
 
+def _as_lambda(spec: object) -> str:
+    """Advice about a formula such as "x**2"."""
+    variable = (
+        re.search(r"\b[a-z]\b", spec) if isinstance(spec, str) and re.search(r"[-+*/^]", spec) else None
+    )
+    return (
+        f", or a function: lambda {variable[0]}: {str(spec).replace('^', '**').strip()}" if variable else ""
+    )
+
+
 def get(spec: str) -> Function:
     """The function of a name, with arguments if it takes any.
 
@@ -47,7 +58,9 @@ def get(spec: str) -> Function:
     """
     match = SPEC.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
-        raise InputError(f"{spec!r} is not the name of a function: write e.g. 'gelu' or 'clip(-25,25)'")
+        raise InputError(
+            f"{spec!r} is not the name of a function: write e.g. 'gelu' or 'clip(-25,25)'{_as_lambda(spec)}"
+        )
     name, inside = match.groups()
     factory = _factory(name)
     try:

@@ -18,7 +18,7 @@ from attnc.heads import lattice, patience
 from attnc.heads.chain import Chain
 from attnc.heads.designs import best_candidates, candidates_of
 from attnc.heads.draft import Finished, forward, rounding_estimate
-from attnc.heads.target import Plan, bends, evaluate, find_kink, target_of
+from attnc.heads.target import Plan, bends, evaluate, find_kink, kind_of_kink, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
 from attnc.records.numbers import Array, HeadNumbers
@@ -188,12 +188,22 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
 
 
 def refuse_kinks(plan: Plan) -> None:
-    """Raise if a user's function has a kink that is not declared: the search would not converge."""
+    """Raise if a user's function has a kink that is not declared, a jump or a pole: the search would not converge."""
     kink = find_kink(plan.f, plan.domain)
-    if kink is not None:
+    if kink is None:
+        return
+    kind = kind_of_kink(plan.f, plan.domain, kink)
+    if kind == "kink":
         reason = f"the function is not smooth near s={kink:.9g}, and no kink is declared there"
-        advice = f"Declare it with attnc.function(..., kinks=({kink:.6g},)), or use a smaller interval."
-        raise ConvergenceError(f"heads for {plan.where} do not converge: {reason}. {advice}")
+        advice = f"Declare it with attnc.function(f, kinks=({kink:.6g},))"
+        advice += "; the error is then measured, not proved" if not plan.f.provable else ""
+    else:
+        what = "jumps" if kind == "jump" else "grows without bound"
+        reason, advice = (
+            f"the function {what} near s={kink:.9g}, and attention is continuous",
+            "Use an interval without this point",
+        )
+    raise ConvergenceError(f"heads for {plan.where} do not converge: {reason}. {advice}.")
 
 
 def conclude(plan: Plan, candidate: Finished, needed: float, until: float = math.inf) -> HeadCandidate:

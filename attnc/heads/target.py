@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -158,6 +159,18 @@ def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> fl
             return None
         a, b = float(points[i]), float(points[i + 4])
     return _middle(a, b)
+
+
+def kind_of_kink(f: Function, domain: Interval, k: float) -> Literal["kink", "jump", "pole"]:
+    """What f has at k: closer to k the difference of its sides vanishes at a kink and stays at a jump; f grows at a pole."""
+    sides = [
+        np.array([k - distance, k + distance])
+        for distance in (domain.width * 2.0**-16, domain.width * 2.0**-28)
+    ]
+    far, near = (evaluate(f, np.clip(points, domain.lo, domain.hi)) for points in sides)
+    if np.abs(near).max() > 16 * np.abs(far).max():
+        return "pole"
+    return "jump" if abs(near[1] - near[0]) > abs(far[1] - far[0]) / 2 else "kink"
 
 
 def _middle(a: float, b: float) -> float:
