@@ -68,7 +68,7 @@ def _read(f: Function, domain: Interval, dtype: torch.dtype) -> Traced:
 
 
 def _shapes(f: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
-    """f of the two numbers of a batch: as a vector, as a column, as rows, with more axes, within longer vectors, and each alone."""
+    """f of the two numbers of a batch: as a vector, a column and rows, with more axes, within longer vectors, and each alone."""
 
     def longer(copies: int) -> Callable[[Tensor], Tensor]:
         return lambda x: f(torch.cat([x.reshape(-1)] * copies))[:2].reshape(x.shape)
