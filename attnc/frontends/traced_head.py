@@ -19,6 +19,7 @@ from attnc.prove.lattice_bound import SingularError, check_defined
 from attnc.prove.traced_function import TracedFunction, traced_function
 
 MOST = 400  # operations: a proof evaluates them on every cell
+_COPIES = 1031  # of two numbers in the longest vector: copies are equal operations, which are written once
 _POINTS = 4097  # at which signs are compared, to find kinks
 _HALVINGS = 64
 _ROOT = 2.0**-40  # of its size on the interval: where the argument of a root is 0
@@ -67,10 +68,10 @@ def _read(f: Function, domain: Interval, dtype: torch.dtype) -> Traced:
 
 
 def _shapes(f: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
-    """f of the two numbers of a batch: as a vector, as a column, as rows, within a longer vector, and each alone."""
+    """f of the two numbers of a batch: as a vector, a column and rows, with more axes, within longer vectors, and each alone."""
 
-    def longer(x: Tensor) -> Tensor:
-        return f(torch.cat([x.reshape(-1)] * 4))[:2].reshape(x.shape)
+    def longer(copies: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: f(torch.cat([x.reshape(-1)] * copies))[:2].reshape(x.shape)
 
     def alone(x: Tensor) -> Tensor:
         return torch.stack([f(x[0, 0]), f(x[1, 0])]).reshape(x.shape)
@@ -79,7 +80,9 @@ def _shapes(f: Callable[[Tensor], Tensor]) -> list[Callable[[Tensor], Tensor]]:
         lambda x: f(x.reshape(-1)).reshape(x.shape),
         lambda x: f(x.reshape(2, 1)).reshape(x.shape),
         lambda x: f(x.reshape(1, 1, 2)).reshape(x.shape),
-        longer,
+        lambda x: f(x.reshape(1, 2, 1, 1, 1)).reshape(x.shape),
+        longer(4),
+        longer(_COPIES),
         alone,
     ]
 

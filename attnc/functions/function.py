@@ -101,9 +101,10 @@ class Function:
         return _restored, (type(self), dict(vars(self)))
 
     def __call__(self, s: Tensor) -> Tensor:
-        """f(s) by torch, checked: the same shape and dtype, and finite wherever s is."""
+        """f(s) by torch, checked: the same shape and dtype, and finite wherever s is. A callable that works in place changes
+        a copy of s."""
         try:
-            out = self.torch_form(s)
+            out = self.torch_form(s.clone())
         except Exception as problem:
             reason = f"{type(problem).__name__}: {problem}"
             advice = _advice(problem)

@@ -16,7 +16,7 @@ from attnc.errors import InputError
 from attnc.incontext.bounds import EXACT, HeadErrors, LearnerBound, SolverBound
 from attnc.incontext.layers import gathered
 from attnc.incontext.settings import EXAMPLES, Settings, facts_of
-from attnc.network.altered import CertifiedModule, as_made, why_altered, why_parts
+from attnc.network.altered import CertifiedModule, as_made, warn_if_changed, why_altered, why_parts
 from attnc.network.head import Head
 from attnc.network.running import check_tensor, is_traced, precise
 from attnc.records.certificate import Certificate, Status
@@ -151,7 +151,9 @@ class InContext(CertifiedModule):
         return learner_card(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write heads and certificate to a safetensors file; `attnc.load` reads it."""
+        """Write heads and certificate to a safetensors file; `attnc.load` reads it. Warns if numbers have changed."""
+        for head in self._heads().values():
+            warn_if_changed(head, head.certificate)
         write(path, Record({name: head.numbers() for name, head in self._heads().items()}, self.certificate))
 
     def _heads(self) -> dict[str, Head]:

@@ -88,7 +88,8 @@ def why_changed(
 
 def warn_if_changed(module: nn.Module, certificate: Certificate) -> None:
     """Warn before a module is saved whose numbers are not those of its certificate. Hooks and devices are not part of a file."""
-    if certificate.digests and (reason := _numbers_changed(module, certificate)) is not None:
+    known = {name: found for name, found in certificate.digests.items() if name != "program"}
+    if known and (reason := _numbers_changed(module, certificate, known)) is not None:
         warnings.warn(
             f"the certificate does not apply to what is saved ({reason}): `attnc verify` will not prove its bound. "
             f"Build the {certificate.subject} again from the new weights to get a certificate for them.",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnc.arguments import checked_engine, checked_strict
 from attnc.domain import Ball
 from attnc.errors import InputError
-from attnc.network.altered import CertifiedModule, as_made, why_altered, why_changed
+from attnc.network.altered import CertifiedModule, as_made, warn_if_changed, why_altered, why_changed
 from attnc.network.layer import LayerModule
 from attnc.network.marking import mark_of
 from attnc.network.marking import norm as marked_norm
@@ -126,7 +126,8 @@ class QuadraticHead(TwoKeySum, CertifiedModule):
         return why_changed(self, self.certificate)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back."""
+        """Write numbers and certificate to a safetensors file; `attnc.load` reads it back. Warns if numbers have changed."""
+        warn_if_changed(self, self.certificate)
         write(path, self.record())
 
     def record(self) -> Record:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnc.arithmetic import loose_products
 from attnc.errors import InputError, Problem, UnsupportedError
-from attnc.network.altered import CertifiedModule, as_made, why_changed
+from attnc.network.altered import CertifiedModule, as_made, warn_if_changed, why_changed
 from attnc.network.running import PreciseModule, can_look, in_chunks, precise
 from attnc.network.token_effects import effects_of
 from attnc.network.token_sequences import COMPARED
@@ -214,7 +214,9 @@ class TokenNetwork(CertifiedModule):
         return loose_products(self.certificate.dtype) or why_changed(self, self.certificate, stored)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the matrices, the program and the certificate to a safetensors file; `attnc.load` reads it."""
+        """Write the matrices, the program and the certificate to a safetensors file; `attnc.load` reads it. Warns if numbers
+        have changed."""
+        warn_if_changed(self, self.certificate)
         write(path, Record(self.numbers(), self.certificate, self.program))
 
     def to_transformer_lens(self) -> Any:

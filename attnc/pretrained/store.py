@@ -18,8 +18,8 @@ from attnc.network.product import GatedBlock
 from attnc.pretrained.blocks import PlannedPart
 from attnc.pretrained.config import ConvertConfig
 from attnc.pretrained.report import ConversionReport, joined_reports
+from attnc.pretrained.runs import executed, runs_of
 from attnc.pretrained.runs import inside as runs_inside
-from attnc.pretrained.runs import runs_of
 from attnc.pretrained.shipped import attach_savers
 from attnc.records.fields import seal
 from attnc.records.numbers import QUADRATIC, digest
@@ -205,4 +205,14 @@ def why_changed(model: nn.Module) -> str | None:
         changed = [place for place, (role, found) in known.items() if _digest(role, state[place]) != found]
         if changed:
             return f"changed since it was converted: {shown(changed, len(known))}"
+        if other := _other_settings(part, entry):
+            return f"{name} has other settings, or another engine, than were certified: {', '.join(other)}"
     return None
+
+
+def _other_settings(part: Pointwise | GatedBlock | Norm, entry: Mapping[str, Any]) -> list[str]:
+    """What a converted part runs besides its tensors, where that is not what its record says: bounds are for one engine."""
+    pairs = [(key, value, entry["runs"].get(key)) for key, value in executed(part).items()]
+    if isinstance(part, Norm):
+        pairs += [("epsilon", part.heads.offset, entry["epsilon"]), ("most", part.most, entry["most"])]
+    return sorted({key for key, now, known in pairs if now != known})

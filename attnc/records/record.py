@@ -59,6 +59,15 @@ class Record:
         return self.certificate.dtype
 
     @property
+    def applies(self) -> bool:
+        """Whether the certificate is about these numbers: those of a module may have changed since it was issued."""
+        known, numbers = self.certificate, self.numbers
+        if isinstance(numbers, Mapping) or numbers.dtype != known.dtype:
+            return False
+        program = self.program.digest() if isinstance(self.program, Program) else None
+        return numbers.digests() == known.digests and program == known.facts.get("program", program)
+
+    @property
     def head(self) -> HeadNumbers:
         """The numbers of a head."""
         if not isinstance(self.numbers, HeadNumbers):
@@ -112,12 +121,14 @@ class LiteralRecord:
 
         `approximation` is that of the source plus `encoding`: a bound on the error in exact arithmetic, in which weights that
         exp rounds to 0 count as 0. `attnc.verify` proves it. The rounding errors of the literal network are not bounded:
-        `rounding` and `bound` are infinite, and the status is UNKNOWN."""
+        `rounding` and `bound` are infinite, and the status is UNKNOWN. A certificate of other numbers than the source has says
+        nothing."""
         digests = {name: digest(name, array) for name, array in self.tensors.items()}
         source = None if self.source is None else self.source.certificate
+        known = source if self.source is not None and self.source.applies else None
         approximation = math.inf
-        if source is not None and source.proved:
-            approximation = source.approximation
+        if known is not None and known.proved:
+            approximation = known.approximation
             if self.encoding:
                 approximation = math.nextafter(approximation + self.encoding, math.inf)
         return replace(
@@ -126,7 +137,7 @@ class LiteralRecord:
             approximation=approximation,
             holds_for=None if source is None else source.holds_for,
             digests={**digests, "structure": seal(self.structure)},
-            children=() if source is None else (source,),
+            children=() if known is None else (known,),
         )
 
 

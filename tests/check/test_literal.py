@@ -245,3 +245,31 @@ def test_a_literal_form_of_what_is_not_proved_claims_nothing() -> None:
     assert attnc.verify(literal_form).status is Status.UNKNOWN and "exact" not in str(
         attnc.verify(literal_form)
     )
+
+
+@pytest.mark.parametrize("kind", ["head", "network"])
+def test_a_literal_form_of_changed_numbers_claims_nothing(kind: str) -> None:
+    """Its matrices are those of the numbers as they are now, and the certificate of the source is not about these."""
+    made = source(kind)
+    before, x = literal_of(made), torch.rand(3, 1, dtype=torch.float64)
+    given = x[:, 0] if kind == "head" else x
+    result = before(given)
+    with torch.no_grad():
+        next(p for name, p in made.named_parameters() if name.endswith("value"))[..., 1] += 1
+    certificate = literal_of(made).certificate
+    assert certificate.approximation == math.inf and not certificate.children
+    assert certificate.status_text == "unknown" and "exact arithmetic" not in str(certificate)
+    assert before.certificate.why_lapsed() is None and attnc.verify(before).status is Status.PROVED
+    assert torch.equal(before(given), result), "matrices and source of the earlier one are its own"
+
+
+def source(kind: str) -> Any:
+    if kind == "head":
+        return attnc.head("tanh", domain=(-4, 4), anchors=8, dtype=torch.float64)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double().eval()
+    return attnc.compile(model, domain=attnc.Box(-1, 1, shape=(1,)), eps=1e-2)
+
+
+def literal_of(made: Any) -> Any:
+    return made.as_self_attention(3)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnc
+from attnc.errors import CertificateWarning
 from attnc.incontext import Radius, ridge_regression
 from tests.network.examples import activation, gate, head, learner, network
 
@@ -316,3 +319,24 @@ def test_a_converted_model_under_autocast_is_not_proved() -> None:
         assert attnc.verify(model).status == "unknown"
     model.layers[0].activation._windows = lambda engine=None: [None]
     assert attnc.verify(model).status == "unknown"
+
+
+def quadratic() -> Any:
+    return attnc.quadratic_head("rsqrt", features=4, domain=(1e-2, 10), eps=1e-2)
+
+
+def tokens() -> Any:
+    return attnc.zoo.load("sort", length=3)
+
+
+@pytest.mark.parametrize("make", [head, network, learner, quadratic, tokens], ids=lambda m: m.__name__)
+def test_saving_changed_numbers_warns(make: Callable[[], Any], tmp_path: Path) -> None:
+    module, path = make(), tmp_path / "saved.safetensors"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.save(path)
+    with torch.no_grad():
+        next(t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()).add_(1)
+    with pytest.warns(CertificateWarning, match="does not apply"):
+        module.save(path)
+    assert not attnc.verify(path)

@@ -42,13 +42,22 @@ def half(model: Any) -> None:
     model.half()
 
 
+def replaced(model: Any) -> None:
+    """The file then lacks the tensors of the converted activation, and has those of the linear map before it."""
+    model.encoder.layer[0].intermediate.intermediate_act_fn = torch.nn.ReLU()
+
+
+def replaced_head(model: Any) -> None:
+    model.encoder.layer[0].intermediate.intermediate_act_fn[0] = torch.nn.ReLU()
+
+
 def written(where: Path) -> str:
     card = (where / "README.md").read_text()
     assert card.count("| status |") == 1
     return card
 
 
-@pytest.mark.parametrize("change", [weight, anchor, half])
+@pytest.mark.parametrize("change", [weight, anchor, half, replaced, replaced_head])
 def test_the_card_of_changed_numbers(one: Saved, tmp_path: Path, change: Callable[[Any], None]) -> None:
     models = {"converted": (copy.deepcopy(one.model), CertificateWarning)}
     models["reopened"] = (from_pretrained(one.where), CertificateWarning)

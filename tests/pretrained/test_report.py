@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import attnc
 from attnc.errors import CertificateError
 from attnc.frontends.transformers import Skipped
 from attnc.pretrained import ConversionReport, convert_, report_of
@@ -230,3 +231,21 @@ def test_it_says_that_the_model_changed() -> None:
     layer.norm2 = nn.LayerNorm(8)
     assert "norm2" in (report.certificate.why_lapsed() or "")
     assert ConversionReport.from_json(report.to_json()).certificate.why_lapsed() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "seen"),
+    [
+        ("norm1.heads.offset", 0.5, "epsilon"), ("norm1.centred", False, "centred"), ("norm1.engine", "softmax", "epsilon"),
+        ("activation.engine", "softmax", "forms"),
+    ],
+)  # fmt: skip
+def test_it_says_that_settings_changed(name: str, value: object, seen: str) -> None:
+    """What a part runs besides its tensors: the report states the bound of one ε and of one engine."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, activation="gelu", batch_first=True).eval()
+    report = convert_(layer, 1e-3, {"engine": "closed-form"}, parts="all")
+    assert report.certificate.why_lapsed() is None
+    place, _, attribute = name.rpartition(".")
+    setattr(layer.get_submodule(place), attribute, value)
+    assert seen in (report.certificate.why_lapsed() or "") and not attnc.verify(layer)

@@ -116,6 +116,9 @@ class Calls:
     [
         lambda s: torch.tanh(2 * s) * (0.5 if s.dim() == 1 else 0.6),
         lambda s: torch.tanh(2 * s) * (0.5 + 1e-12 * s.numel()),
+        lambda s: torch.tanh(2 * s) * (0.5 + 1e-9 * (s.numel() > 10)),
+        lambda s: torch.tanh(2 * s) * (0.5 + 1e-9 * (s.numel() > 1000)),
+        lambda s: torch.tanh(2 * s) * (0.5 if s.dim() < 4 else 0.6),
         lambda s: torch.tanh(2 * s) * (0.5 + 1e-9 * np.random.rand()),
         Calls(),
     ],
@@ -141,3 +144,11 @@ def test_a_function_is_read_in_the_dtype_that_runs(
     inner, outer = (float(np.float32(factor)) for factor in (inner, outer))  # as torch converts them
     for x, y in zip(s.tolist(), head(s).tolist(), strict=True):
         assert abs(m(y) - outer * mp.tanh(m(x) * inner)) <= head.certificate.bound
+
+
+def test_a_function_that_works_in_place_changes_no_point_of_its_record() -> None:
+    head = attnc.head(lambda s: torch.special.i0(s.mul_(2)), domain=(-1, 1), anchors=6, dtype=torch.float64)
+    (at,) = head.certificate.witness.input
+    assert -1 <= at <= 1
+    error = abs(m(float(head(torch.tensor(at, dtype=torch.float64)))) - mp.besseli(0, 2 * m(at)))
+    assert abs(error - head.certificate.witness.error) < 1e-14

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import math
@@ -83,7 +84,10 @@ class SelfAttentionNetwork(CertifiedModule):
         self.order = tuple((name, distinct.index(step)) for name, step in steps)
         self.embeddings, self.steps = nn.ModuleList(embeddings), nn.ModuleList(distinct)
         self.fixed = parameter(np.zeros((0, 0)) if fixed is None else fixed, dtype)
-        self.source, self.encoding = source, encoding
+        self.source, self.encoding = (
+            copy.deepcopy(source),
+            encoding,
+        )  # the module of the source may change later
         self.certificate = self.record().certificate
 
     @property

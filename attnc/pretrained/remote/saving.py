@@ -106,16 +106,15 @@ def why_other_numbers(model: Any, record: Mapping[str, Any], where: Path) -> str
     claims, changed, found = record["report"]["certificate"]["children"], [], 0
     with _Stored(where) as stored:
         for entry in record["blocks"]:
-            claim, missing = _claim(entry["name"], claims), True
+            claim = _claim(entry["name"], claims)
             for role, name, known in (*_recorded_tensors(entry), *_recorded_heads(entry, claim)):
                 names = (name, name.removeprefix(f"{prefix}."), f"{prefix}.{name}")
-                places = [n for n in names if n in stored.files or n in held]
-                if places:
-                    n, missing, found = places[0], False, found + 1
-                    if _digest(role, stored(n) if n in stored.files else held[n]) != known:
-                        changed.append(name)
-            if entry["tensors"] and missing:
-                return f"the model has no {entry['name']}"
+                n = next((n for n in names if n in stored.files or n in held), None)
+                if n is None:  # another module is in the place of the converted one
+                    return f"the model has no {name}"
+                found += 1
+                if _digest(role, stored(n) if n in stored.files else held[n]) != known:
+                    changed.append(name)
             if claim and not entry["tensors"] and claim["dtype"] not in {*dtypes, "mixed"}:
                 return f"{entry['name']} was certified in {claim['dtype']}, and the model is in {_short(model.dtype)}"
     more = f" and {len(changed) - 3} more of {found} tensors" * (len(changed) > 3)
