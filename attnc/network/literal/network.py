@@ -84,10 +84,8 @@ class SelfAttentionNetwork(CertifiedModule):
         self.order = tuple((name, distinct.index(step)) for name, step in steps)
         self.embeddings, self.steps = nn.ModuleList(embeddings), nn.ModuleList(distinct)
         self.fixed = parameter(np.zeros((0, 0)) if fixed is None else fixed, dtype)
-        self.source, self.encoding = (
-            copy.deepcopy(source),
-            encoding,
-        )  # the module of the source may change later
+        self.source = copy.deepcopy(source)  # its module may change later
+        self.encoding = encoding
         self.certificate = self.record().certificate
 
     @property
