@@ -43,13 +43,15 @@ class InputCertificate:
     The original is the model as it runs now, with its present weights, and with what each converted part stands for in its place.
     Every part of the report must be there, unchanged, and run. Nothing is assumed about the machine. This is no `Certificate`: it
     is about the numbers of one execution, which it holds, and not about a domain; `precision` and `radius` describe the balls of
-    the original's outputs."""
+    the original's outputs. The model runs as the caller would run it: torch has other kernels, which round otherwise, with
+    gradients (`grad`) than under `torch.no_grad()`."""
 
     model: str
     outputs: Mapping[str, Certified]
     precision: int
     radius: float
     seconds: float
+    grad: bool = True
 
     def __getitem__(self, output: str) -> Certified:
         if output not in self.outputs:
@@ -72,8 +74,8 @@ class InputCertificate:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.model}, as executed on these inputs, against the original operations with the weights that it holds now, in "
-            "exact arithmetic:"
+            f"{self.model}, as executed on these inputs with gradients {'on' if self.grad else 'off'}, against the original "
+            "operations with the weights that it holds now, in exact arithmetic:"
         ]
         for name, found in self.outputs.items():
             shape = " x ".join(map(str, found.value.shape))
@@ -119,7 +121,9 @@ def input_certificate(model: nn.Module, inputs: object) -> InputCertificate:
         ]
         if all(one.largest < torch.inf for one in found.values()) and all(map(float.__le__, radii, needed)):
             seconds = round(time.perf_counter() - began, 3)
-            return InputCertificate(type(model).__name__, found, precision, max(radii), seconds)
+            return InputCertificate(
+                type(model).__name__, found, precision, max(radii), seconds, torch.is_grad_enabled()
+            )
         if precision >= _LAST:
             raise PrecisionError(
                 f"the original model cannot be evaluated with {precision} bits: the radius of an output is {max(radii):g}",
@@ -140,7 +144,7 @@ def _run_and_record(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], Ca
     given = _leaves(call)
 
     def run() -> dict[str, Tensor]:
-        (found,) = outputs(model, [call])
+        (found,) = outputs(model, [call], grad=torch.is_grad_enabled())
         kept = {name: value.detach().clone() for name, value in found.items()}
         if not _same(_leaves(call), given):
             raise _refused(model, "the model", "changes its inputs when it runs")
@@ -152,7 +156,7 @@ def _run_and_record(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], Ca
         raise InputError(
             f"the converted model returns no finite numbers in {wrong[0] if wrong else 'any output'}"
         )
-    captured = record(model, call, grad=False)
+    captured = record(model, call, grad=torch.is_grad_enabled())
     for _ in range(2):  # also a state that alternates
         again = run()
         if [*again] != [*first] or not _same([*again.values()], [*first.values()]):

@@ -103,10 +103,10 @@ def calls(samples: object) -> list[Call]:
     return found
 
 
-def outputs(model: nn.Module, samples: Sequence[Call]) -> list[dict[str, Tensor]]:
+def outputs(model: nn.Module, samples: Sequence[Call], *, grad: bool = False) -> list[dict[str, Tensor]]:
     """Every tensor of real numbers that the model returns for each sample, by its name."""
     found = []
-    with torch.no_grad():
+    with torch.set_grad_enabled(grad):
         for call in samples:
             try:
                 output = model(*call.args, **(call.kwargs or {}))

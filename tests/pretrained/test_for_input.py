@@ -86,10 +86,9 @@ def test_bounds_hold_and_are_tight(name: str, parts: str, dtype: torch.dtype) ->
     written_out = 1e-12 if "gelu_tanh" in {block.facts["activation"] for block in report.blocks} else 0.0
     assert_tight(found, original, given, written_out)
     assert found.radius <= 1e-3 * max(one.largest for one in found.outputs.values())
-    with torch.no_grad():
-        again = dict(model(**given)) if name != "encoder" else {"output": model(**given)}
+    again = dict(model(**given)) if name != "encoder" else {"output": model(**given)}
     for output, certified in found.outputs.items():
-        assert torch.equal(certified.value, again[output]) and certified.bound.dtype == torch.float64
+        assert torch.equal(certified.value, again[output].detach()) and certified.bound.dtype == torch.float64
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +226,17 @@ def test_inputs_that_are_refused(inputs: object) -> None:
     assert model is not None
     with pytest.raises(InputError):
         report.for_input(inputs)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_the_numbers_are_those_of_the_call_in_the_same_mode(mode: Callable[[], Any]) -> None:
+    """torch has other kernels with gradients than without."""
+    model, inputs = built("bert")
+    report = convert_(model, approximation=1e-4)
+    with mode():
+        found, again = report.for_input(inputs), model(**inputs)
+    assert torch.equal(found["last_hidden_state"].value, again.last_hidden_state.detach())
+    assert found.grad == (mode is torch.enable_grad)
 
 
 def test_the_precision_grows_until_the_radius_is_negligible(monkeypatch: pytest.MonkeyPatch) -> None:
