@@ -185,3 +185,21 @@ def test_anchors_beyond_the_picture_can_be_dragged(visit: Any) -> None:
     drag(page, where, (x, 28), (x + 30, 28))  # the value 5.43 at s = 1.5
     assert kind(page, "head") == "void"
     assert float(control(page, "head-shift").input_value()) == pytest.approx(12 * 30 / width, abs=0.02)
+
+
+def test_the_dot_of_s_comes_before_an_anchor_at_its_place(visit: Any) -> None:
+    """A drag that starts at the black dot moves s; one that starts at another circle moves its anchor."""
+    page = visit("#one-head?function=relu&design=nearest&anchors=8&s=-4")
+    where = picture(page, "head")
+    left, width = 46, where.bounding_box()["width"] - 58
+    anchors = page.evaluate("attncExplorer.DATA.heads[1].designs.nearest[8].anchors")
+    values = [max(anchor, 0) for anchor in anchors]
+    assert min(values) == 0 and anchors[0] >= -4
+    x = left + width * (anchors[0] + 4) / 8
+    slide(page, "head-s", anchors[0])
+    y = 26 + 150 * (1.12 * 4) / (4 + 0.24 * 4)  # the height of the value 0
+    drag(page, where, (x, y), (x + 40, y))
+    assert value(page, "head", "s") == pytest.approx(anchors[0] + 40 * 8 / width, abs=0.05)
+    assert kind(page, "head") == "proved"
+    drag(page, where, (x, y), (x + 20, y))
+    assert kind(page, "head") == "void"

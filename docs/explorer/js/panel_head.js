@@ -179,10 +179,12 @@ function headPanel(root, functions) {
     }
   }
 
-  // The anchor at a place of the picture: in the weights by its position alone, above by its circle or triangle
+  // The anchor at a place of the picture: in the weights by its position alone, above by its circle or triangle, unless the black
+  // dot of s is there
   function anchorAt(x, y) {
     const { band, anchors } = weightsBand, upper = valuesBand;
     const isWeights = y >= band.top - 10 && y <= band.top + band.height + 24;
+    if (Math.hypot(upper.band.X(state.s) - x, upper.band.Y(FUNCTIONS[state.f.name](state.s)) - y) < 10) return null;
     const distances = anchors.map((anchor, k) => {
       if (!inside(anchor)) return Infinity;
       return isWeights ? Math.abs(band.X(anchor) - x) : 2 * Math.hypot(band.X(anchor) - x, upper.band.Y(upper.places[k][1]) - y);
