@@ -23,10 +23,14 @@ MOVES = {  # what happens → panel, control, the values that it takes in turn
     "one head, 24 anchors, sharpness": ("head", "head-sharpness", [i / 24 - 2 for i in range(97)]),
     "two layers, turn": ("surface", "surface-turn", list(range(0, 360, 4))),
     "two layers, x": ("surface", "surface-x1", [i / 48 - 1 for i in range(97)]),
-    "two layers, other network": ("surface", "surface-network", ["0", "1", "2", "3"]),
+    "two layers, other network": (
+        "surface",
+        "surface-network",
+        ["grid-110", "lattice-20", "lattice-49", "lattice-81"],
+    ),
     "learner, step": ("learner", "learner-step", list(range(41))),
     "transformer, block": ("transformer", "transformer-block", list(range(1, 7))),
-    "norm": ("transformer", "norm-square", [i / 8 - 6 for i in range(97)]),
+    "norm": ("norm", "norm-square", [i / 8 - 6 for i in range(97)]),
     "token program, other program": ("tokens", "tokens-program", ["sort", "dyck-2", "parity", "reverse"]),
 }
 COUNT, WARM = 200, 30

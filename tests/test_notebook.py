@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 from pathlib import Path
@@ -48,6 +50,31 @@ def test_it_runs_and_its_outputs_are_those_that_are_stored() -> None:
         after = cell.get("outputs", [])
         assert (printed(after), shown(after)) == (printed(before), shown(before)), cell["source"]
     assert_seen_is_below_proved(book.cells)
+
+
+SOLUTION_2B = """
+with torch.no_grad():
+    broken.value[0, 2, 1] -= 1000
+print(broken.value[0, 2, 1] == head.value[0, 2, 1], broken.why_not_certified() is None)
+with torch.no_grad():
+    broken.value[0, 2, 1] = head.value[0, 2, 1]
+print(broken.why_not_certified() is None)
+"""
+
+
+def test_a_value_that_was_rounded_is_not_certified_again() -> None:
+    """The solution of task 2 (b), run after the cells of the first two sections."""
+    cells = json.loads(PATH.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    (last,) = (i for i, text in enumerate(texts) if "+= 1000" in text)
+    code = [t for t, cell in zip(texts[: last + 1], cells, strict=False) if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    heard = io.StringIO()
+    with contextlib.redirect_stdout(heard):
+        for text in [*(re.sub(r"(?m)^%.*$", "", text) for text in code), SOLUTION_2B]:
+            exec(compile(text, "tutorial.ipynb", "exec"), names)
+    assert heard.getvalue().split()[-3:] == ["tensor(False)", "False", "True"]
+    assert "(v + 1000) − 1000 differs from v" in texts[-1]
 
 
 def assert_seen_is_below_proved(cells: list[Any]) -> None:

@@ -195,8 +195,8 @@ TASKS: dict[str, TokenTask] = {
         "Further heads look for a mismatch, and whether the total is 0. They read (token, partner) as the number 5·token + "
         "partner, with the tokens ( ) [ ] as 0 to 3 and the partners ( ) - [ ] as 0 to 4. Steps for depths below 1 and above 5 "
         "change no output: eight brackets with more than four open ones, or with one closed too many, are unbalanced in any "
-        "case. *depth >= 5* matters through BOS alone: at BOS every step is 1, and without it BOS is selected in place of the "
-        "partner at depth 4.",
+        "case. The step depth >= 5 matters through BOS alone: at BOS every step is 1, and without it BOS is selected in place of "
+        "the partner at depth 4.",
         (0, 2, 3, 1), symbols="()[]", fixed_vocabulary=True,
     ),
     "add-mod-7": TokenTask(

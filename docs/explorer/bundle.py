@@ -9,7 +9,7 @@ SOURCES = (
     "networks", "page", "panel_head", "panel_surface", "panel_learner", "panel_transformer", "panel_tokens", "address",
     "main",
 )  # fmt: skip
-PANELS = ("head", "surface", "learner", "transformer", "tokens")
+PANELS = ("head", "surface", "learner", "transformer", "norm", "tokens")
 
 
 def script() -> str:
@@ -25,7 +25,7 @@ def style() -> str:
 
 
 def standalone() -> str:
-    """A page with the five panels and nothing else."""
+    """A page with the panels and nothing else."""
     places = "\n".join(f'<section class="ex" data-panel="{name}"></section>' for name in PANELS)
     safe = script().replace("</", "<\\/")
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -26,7 +26,7 @@ def data() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser, and the address of the page with the five panels."""
+    """A browser, and the address of the page with the panels."""
     if (missing := chromium.why_missing()) is not None:
         pytest.skip(missing)
     path = tmp_path_factory.mktemp("explorer") / "explorer.html"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +12,12 @@ import torch
 import attnc
 from attnc import zoo
 from attnc.errors import InputError
+from attnc.records.fields import round_up
 from attnc.tokens import TokenNetwork
 from tests.network.executed import impurities
 from tests.zoo.references import REFERENCES, batches, wrong
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
 SHORT = {"dyck-1": 8, "parity": 8, "dyck-2": 4, "random-table": 3, "add-mod-113": 1}
 LAYERS = {
     "copy-previous": [1], "reverse": [1, 1], "histogram": [1], "double-histogram": [1, 1, 1], "sort": [2, 2, 8, 1],
@@ -92,6 +97,8 @@ def test_continuous_models_are_certified(name: str) -> None:
     model = zoo.load(name)
     assert model.certificate.status == "proved"
     assert zoo.about(name).mechanism
+    (shown,) = re.findall(rf"\| \[{name}\].* \| proved \| (\S+) \|", PAGE)
+    assert float(shown) == round_up(model.certificate.bound, 3)
     with pytest.raises(InputError):
         zoo.load(name, length=3)
     with pytest.raises(InputError):
@@ -123,3 +130,10 @@ def test_certificates_at_length(name: str, size: int, length: int) -> None:
     assert attnc.verify(net)
     X = np.random.default_rng(2).integers(0, size, (64, length))
     assert wrong(net, REFERENCES[name], X) == 0
+
+
+def test_texts_have_no_markup() -> None:
+    """The command line and the explorer show them as they are."""
+    for name in zoo.names():
+        about = zoo.about(name)
+        assert not set("*_`") & set(about.computes + about.mechanism), name

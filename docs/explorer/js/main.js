@@ -5,6 +5,7 @@ const PANELS = {
   surface: (root) => surfacePanel(root, DATA.two_tokens),
   learner: (root) => learnerPanel(root, DATA.learners),
   transformer: (root) => transformerPanel(root, DATA.transformer),
+  norm: (root, panels) => normPanel(root, DATA.transformer.norm, panels.transformer.state),
   tokens: (root) => tokensPanel(root, DATA.token_programs),
 };
 
@@ -15,7 +16,7 @@ function start() {
     if (!root) continue;
     if (!COLOURS.ink) readColours(root);
     root.replaceChildren();
-    panels[name] = build(root);
+    panels[name] = build(root, panels);
   }
   const redraw = () => {
     readColours(document.querySelector("[data-panel]"));
@@ -30,7 +31,7 @@ function start() {
   watchTheme(redraw);
   window.attncExplorer = {
     DATA, panels, redraw, FUNCTIONS, SURFACES, headWeights, headValue, alteredHead, twoTokens, prepareTwoTokens, learnerTrajectory, exactTrajectory,
-    normValue, normWeights, runTokens,
+    normValue, normWeights, runTokens, atMost,
   };
   watchAddress(panels);
 }

@@ -11,9 +11,12 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+const SCALES = new WeakMap(); // sliders that show another number than their position, and how to get from one to the other
+
 // A slider with its name and its value; `set` moves it without calling `changed`
-function slider(name, label, { min, max, step = "any", value, shown = String }, changed) {
+function slider(name, label, { min, max, step = "any", value, shown = String, scale = null }, changed) {
   const input = element("input", { type: "range", min, max, step, value, "data-control": name });
+  if (scale) SCALES.set(input, scale);
   const output = element("span", { class: "ex-shown", "aria-hidden": "true" });
   const tell = () => {
     output.textContent = shown(input.valueAsNumber);
@@ -83,6 +86,17 @@ function short(number) {
   const [digits, exponent] = number.toExponential(2).split("e");
   return `${digits.replace("-", "−")}·${power(Number(exponent))}`;
 }
+
+// A bound in three digits, rounded up: what is shown is at least what is proved, as in Python's certificates
+function atMost(bound) {
+  if (!Number.isFinite(bound) || bound === 0) return short(bound);
+  const [, first, more, rest, exponent] = bound.toExponential(60).match(/^(\d)\.(\d\d)(\d+)e(.*)$/);
+  const digits = Number(first + more) + (/[1-9]/.test(rest) ? 1 : 0);
+  return short(Number(`${digits}e${Number(exponent) - 2}`));
+}
+
+// Two numbers on a logarithmic slider: its position is the logarithm of what it shows
+const powersOf = (base) => ({ shownAs: (n) => base ** n, positionOf: (number) => Math.log(number) / Math.log(base) });
 
 const fixed = (digits) => (number) => number.toFixed(digits).replace("-", "−");
 const limited = (number, lo, hi) => Math.min(Math.max(number, lo), hi);
@@ -259,6 +273,23 @@ class Band {
     g.arc(this.X(x), this.Y(y), size, 0, 2 * Math.PI);
     Object.assign(g, { strokeStyle: colour, lineWidth: 1.5 });
     g.stroke();
+  }
+
+  // The place in the band that is nearest to a point
+  limits(x, y) {
+    return [limited(x, this.x0, this.x1), limited(y, this.y0, this.y1)];
+  }
+
+  // A triangle at the edge of the band that points to the right and up, or with negative numbers to the left and down
+  arrow(x, y, right, up, colour, size) {
+    const { g } = this, turn = Math.atan2(-up, right);
+    g.beginPath();
+    for (const [along, across] of [[0, 0], [-1.6 * size, size], [-1.6 * size, -size]]) {
+      g.lineTo(this.X(x) + along * Math.cos(turn) - across * Math.sin(turn), this.Y(y) + along * Math.sin(turn) + across * Math.cos(turn));
+    }
+    g.closePath();
+    g.fillStyle = colour;
+    g.fill();
   }
 
   stem(x, y, colour, width) {

@@ -32,11 +32,18 @@ function headPanel(root, functions) {
       state.shifts[state.k] = shift;
       draw();
     }),
-    sharp: slider("head-sharpness", "sharpness ×", { min: -2, max: 2, value: 0, shown: (n) => fixed(2)(2 ** n) }, (n) => {
+    sharp: slider("head-sharpness", "sharpness ×", { min: -2, max: 2, value: 0, shown: (n) => fixed(2)(2 ** n), scale: powersOf(2) }, (n) => {
       state.sharpness = 2 ** n;
       draw();
     }),
   };
+  // An address may ask for a number of anchors that the design does not have
+  controls.size.input.addEventListener("unavailable", (event) => {
+    if (!/^\d+$/.test(event.detail)) return;
+    event.preventDefault();
+    state.size = event.detail;
+    chooseDesign();
+  });
   const restoreButton = button("head-restore", "Restore the head", () => restore());
 
   const original = () => state.f.designs[state.design][state.size];
@@ -80,7 +87,7 @@ function headPanel(root, functions) {
     controls.shift.set(state.shifts[state.k] ?? 0, { min: -reach, max: reach });
   }
 
-  let weightsBand = null;
+  let weightsBand = null, valuesBand = null;
 
   function draw() {
     const head = isAltered() ? alteredHead(original(), state.shifts, state.sharpness) : original();
@@ -106,11 +113,16 @@ function headPanel(root, functions) {
     band.line(xs, exact, COLOURS.orange, 5);
     band.line(xs, made, COLOURS.blue, 2);
     const drawn = stored.map((v, k) => inside(head.anchors[k]) && v >= bottom && v <= top);
-    stored.forEach((v, k) => { if (drawn[k]) band.ring(head.anchors[k], v, COLOURS.blue, k === state.k ? 6 : 4.5); });
+    valuesBand = { band, places: stored.map((v, k) => band.limits(head.anchors[k], v)) };
+    valuesBand.places.forEach(([x, y], k) => {
+      const colour = state.shifts[k] ? COLOURS.red : COLOURS.blue;
+      if (drawn[k]) band.ring(x, y, colour, k === state.k ? 6 : 4.5);
+      else band.arrow(x, y, Math.sign(head.anchors[k] - x), Math.sign(stored[k] - y), colour, k === state.k ? 7 : 5);
+    });
     band.dot(state.s, f(state.s), COLOURS.ink, 4.5);
     const missing = drawn.filter((one) => !one).length;
     outside.textContent = missing
-      ? `Of the ${drawn.length} anchors (circles: position and value), ${missing} ${missing > 1 ? "lie" : "lies"} outside the upper picture.`
+      ? `Of the ${drawn.length} anchors (circles: position and value), ${missing} ${missing > 1 ? "lie" : "lies"} outside the upper picture: a triangle at its edge points there.`
       : "Each circle in the upper picture is an anchor: its position and its value.";
   }
 
@@ -155,7 +167,7 @@ function headPanel(root, functions) {
     shown.set("head", g);
     shown.set("error", Math.abs(g - f(state.s)));
     shown.set("largest", largest);
-    shown.set("bound", isAltered() ? NaN : bound, isAltered() ? "none" : short(bound));
+    shown.set("bound", isAltered() ? NaN : bound, isAltered() ? "none" : atMost(bound));
     if (isAltered()) {
       const compared = largest > bound
         ? `The error is now ${short(largest / bound)} times the old bound.`
@@ -163,21 +175,26 @@ function headPanel(root, functions) {
       status.set("void", `You changed the numbers that the proof is about. ${compared}`);
     } else {
       const { lo, hi } = state.f;
-      status.set("proved", `|head − f| ≤ ${short(bound)} for every s in [${short(lo)}, ${short(hi)}], rounding included.`);
+      status.set("proved", `|head − f| ≤ ${atMost(bound)} for every s in [${short(lo)}, ${short(hi)}], rounding included.`);
     }
   }
 
+  // The anchor at a place of the picture: in the weights by its position alone, above by its circle or triangle, unless the black
+  // dot of s is there
+  function anchorAt(x, y) {
+    const { band, anchors } = weightsBand, upper = valuesBand;
+    const isWeights = y >= band.top - 10 && y <= band.top + band.height + 24;
+    if (Math.hypot(upper.band.X(state.s) - x, upper.band.Y(FUNCTIONS[state.f.name](state.s)) - y) < 10) return null;
+    const distances = anchors.map((anchor, k) => {
+      if (!inside(anchor)) return Infinity;
+      return isWeights ? Math.abs(band.X(anchor) - x) : 2 * Math.hypot(band.X(anchor) - x, upper.band.Y(upper.places[k][1]) - y);
+    });
+    const best = distances.indexOf(Math.min(...distances));
+    return distances[best] < 16 ? best : null;
+  }
+
   picture.onDrag(
-    (x, y) => {
-      const { band, anchors } = weightsBand;
-      if (y < band.top - 10 || y > band.top + band.height + 24) return "s";
-      let best = null, least = 16;
-      anchors.forEach((anchor, k) => {
-        const distance = Math.abs(band.X(anchor) - x);
-        if (inside(anchor) && distance < least) [best, least] = [k, distance];
-      });
-      return best ?? "s";
-    },
+    (x, y) => anchorAt(x, y) ?? "s",
     (held, x) => {
       const at = limited(weightsBand.band.toX(x), state.f.lo, state.f.hi);
       if (held === "s") {

@@ -15,8 +15,8 @@ function learnerPanel(root, learners) {
   });
   const status = verdict(), note = element("p", { class: "ex-note" });
   const controls = {
-    learner: choice("learner-task", "task", learners.map((l, i) => [String(i), l.label]), (i) => {
-      state.learner = learners[Number(i)];
+    learner: choice("learner-task", "task", learners.map((l) => [l.label, l.label]), (label) => {
+      state.learner = learners.find((l) => l.label === label);
       reset();
     }),
     t: slider("learner-step", "step", { min: 0, max: 40, step: 1, value: 5 }, (t) => { state.t = t; draw(); }),
@@ -142,10 +142,10 @@ function learnerPanel(root, learners) {
     const largest = Math.max(...steps.flatMap((s) => s.w.map(Math.abs)));
     const reach = Math.max(...steps.slice(1).flatMap((s) => s.layers.s.map(Math.abs)));
     const covered = largest <= learner.radius.w && reach <= learner.radius.u;
-    shown.set("bound", covered ? learner.bound : NaN, covered ? short(learner.bound) : "none");
+    shown.set("bound", covered ? learner.bound : NaN, covered ? atMost(learner.bound) : "none");
     shown.set("loss", meanLoss(learner, w, x, y));
     if (covered) {
-      status.set("proved", `After ${learner.steps} steps the Euclidean distance |w − exact w| ≤ ${short(learner.bound)} for any 12 examples within the radius (|x|, |y| ≤ 1, every entry of |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
+      status.set("proved", `After ${learner.steps} steps the Euclidean distance |w − exact w| ≤ ${atMost(learner.bound)} for any 12 examples within the radius (|x|, |y| ≤ 1, every entry of |w| ≤ ${learner.radius.w}, |w·x| ≤ ${learner.radius.u}).`);
     } else {
       status.set("void", `An entry of |w|, or |w·x|, leaves the radius (${learner.radius.w} and ${learner.radius.u}) for which the bound is proved.`);
     }

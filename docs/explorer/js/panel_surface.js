@@ -8,16 +8,16 @@ function surfacePanel(root, functions) {
   const surface = new Picture(330, "the network's first output as a surface over both inputs");
   const square = new Picture(330, "both inputs, and the anchors with their weights; arrow keys move the inputs");
   const shown = values({
-    f: "f(x₁, x₂)", network: "network", error: "error here", bound: "proved bound", weight: "largest weight", gather: "layer 1 weights",
+    f: "f(x₁, x₂)", network: "network", error: "error here", bound: "proved bound", weight: "largest weight", gather: "weights of the first layer",
   });
   const status = verdict(), note = element("p", { class: "ex-note", "data-name": "outside" });
   const moved = () => { controls.x1.set(state.x[0]); controls.x2.set(state.x[1]); draw(); };
   const controls = {
-    f: choice("surface-function", "function", functions.map((f, i) => [String(i), `${f.label}: ${f.formula}`]), (i) => {
-      state.f = functions[Number(i)];
+    f: choice("surface-function", "function", functions.map((f) => [f.label, `${f.label}: ${f.formula}`]), (label) => {
+      state.f = functions.find((f) => f.label === label);
       listNetworks();
     }),
-    network: choice("surface-network", "network", [["0", ""]], (i) => { state.network = Number(i); load(); }),
+    network: choice("surface-network", "network", [["", ""]], (key) => { state.network = state.f.networks.findIndex((n) => keyOf(n) === key); load(); }),
     x1: slider("surface-x1", "x₁", { min: -1, max: 1, value: 0, shown: fixed(2) }, (x) => { state.x[0] = x; draw(); }),
     x2: slider("surface-x2", "x₂", { min: -1, max: 1, value: 0, shown: fixed(2) }, (x) => { state.x[1] = x; draw(); }),
     turn: slider("surface-turn", "turn", { min: 0, max: 360, step: 1, value: 35, shown: (n) => `${n}°` }, (n) => {
@@ -26,14 +26,14 @@ function surfacePanel(root, functions) {
     }),
   };
 
-  const network = () => state.f.networks[state.network];
+  const network = () => state.f.networks[state.network], keyOf = (n) => `${n.method}-${n.tokens - DATA_TOKENS}`;
   const meshes = new Map();
   let prepared = null, mesh = null;
 
   function listNetworks() {
-    const words = (n) => `${METHOD_WORDS[n.method]}, ${n.tokens - DATA_TOKENS} anchors, ${n.bound === null ? `measured ${short(n.error)}` : `proved ≤ ${short(n.bound)}`}`;
+    const words = (n) => `${METHOD_WORDS[n.method]}, ${n.tokens - DATA_TOKENS} anchors, ${n.bound === null ? `measured ${short(n.error)}` : `proved ≤ ${atMost(n.bound)}`}`;
     state.network = 0;
-    controls.network.set(state.f.networks.map((n, i) => [String(i), words(n)]));
+    controls.network.set(state.f.networks.map((n) => [keyOf(n), words(n)]));
     load();
   }
 
@@ -128,14 +128,14 @@ function surfacePanel(root, functions) {
     shown.set("f", y);
     shown.set("network", found.y[0]);
     shown.set("error", Math.abs(found.y[0] - y));
-    shown.set("bound", bound ?? NaN, bound === null ? "none" : short(bound));
+    shown.set("bound", bound ?? NaN, bound === null ? "none" : atMost(bound));
     shown.set("weight", Math.max(...found.anchors[0]));
     shown.set("gather", found.gather[0][0], [...found.gather[0]].map((w) => short(w)).join(" and "));
     if (kind === "proved") {
       const basis = method === "grid"
         ? `for every function with these values at the anchors and the Lipschitz constant ${short(lipschitz)}`
         : "proved from the operations of f";
-      status.set("proved", `|network − f| ≤ ${short(bound)} on the whole square, ${basis}.`);
+      status.set("proved", `|network − f| ≤ ${atMost(bound)} on the whole square, ${basis}.`);
     } else {
       status.set("measured", `Largest error at ${points.toLocaleString("en")} random inputs: ${short(error)}. Other inputs may have larger errors.`);
     }

@@ -1,4 +1,4 @@
-// Panel 5: a token program. Type a sequence, look at each head's pattern, break a head.
+// Panel 6: a token program. Type a sequence, look at each head's pattern, break a head.
 
 function tokensPanel(root, models) {
   const state = { model: models[0], sequence: [], head: "0.0", broken: new Set() };
@@ -40,7 +40,7 @@ function tokensPanel(root, models) {
       element("div", { class: "ex-layer-heads" }, ...layer.map((head, h) => {
         const canvas = element("canvas", { width: 96, height: 96, "aria-hidden": "true" });
         const made = element("button", { type: "button", class: "ex-head", "data-control": `head-${l}.${h}`, onclick: () => { state.head = `${l}.${h}`; draw(); } },
-          canvas, element("span", {}, head.name));
+          canvas, element("span", {}, `${l}.${h} ${head.name}`));
         minis.push({ key: `${l}.${h}`, l, h, canvas, made });
         return made;
       })))));
@@ -119,7 +119,7 @@ function tokensPanel(root, models) {
       large.text(name, left - 8, top + (t + 0.5) * size, { align: "right", base: "middle", colour: COLOURS.ink });
       large.text(name === "BOS" && size < 28 ? "·" : name, left + (t + 0.5) * size, top - 8, { align: "center", colour: COLOURS.ink });
     });
-    large.text(`layer ${l}, ${state.model.layers[l][h].name}`, 4, 16, { colour: COLOURS.ink });
+    large.text(`head ${state.head}, ${state.model.layers[l][h].name}`, 4, 16, { colour: COLOURS.ink });
     large.text("a row for each query, a column for each key", 4, 34);
   }
 
@@ -139,12 +139,14 @@ function tokensPanel(root, models) {
     }
   }
 
-  // In the address: the broken heads, for instance broken=0.0,1.2
+  // In the address: the broken heads, for instance broken=0.0,1.2; `restore` returns the settings that it could show
   const stored = () => ({ broken: [...state.broken].sort().join(",") });
   const restore = (given) => {
-    const known = new Set(minis.map((mini) => mini.key));
-    state.broken = new Set((given.get("broken") ?? "").split(",").filter((key) => known.has(key)));
+    const keys = (given.get("broken") ?? "").split(",").filter(Boolean), areKnown = keys.every((key) => minis.some((mini) => mini.key === key));
+    state.broken = new Set(areKnown ? keys : []);
+    if (state.broken.size) [state.head] = keys;
     draw();
+    return areKnown ? ["broken"] : [];
   };
 
   root.append(

@@ -1,25 +1,25 @@
-// Panel 4: MiniLM. Which anchors the neurons of a block use for each token; one neuron's head; a norm as two-key heads.
+// Panels 4 and 5: MiniLM. Which anchors the neurons of a block use for each token, and one neuron's head; a norm as two-key heads.
 
 function transformerPanel(root, data) {
   const state = { sentence: data.sentences[0], block: 1, token: 1, neuron: 2 };
   const map = new Picture(300, "for each token and each position, how many neurons give their largest weight to an anchor there; arrow keys choose a token");
   const neuronPicture = new Picture(210, "the attention weights of one neuron over its anchors, and GELU");
-  const shown = values({ s: "neuron's input s", gelu: "GELU(s)", head: "head(s)", error: "error", anchors: "anchors of its head", active: "neurons that use an anchor above 0" });
+  const shown = values({ s: "neuron's input s", gelu: "GELU(s)", head: "head(s)", error: "error", anchors: "anchors of its head", active: "neurons that use an anchor above 0", mean: "the same, mean over the tokens" });
   const status = verdict();
   const chosen = (n = state.neuron) => state.sentence.neurons[state.block][n];
   const controls = {
-    sentence: choice("transformer-sentence", "sentence", data.sentences.map((s, i) => [String(i), s.text]), (i) => {
-      state.sentence = data.sentences[Number(i)];
+    sentence: choice("transformer-sentence", "sentence", data.sentences.map((s, i) => [String(i + 1), `${i + 1}: ${s.text}`]), (number) => {
+      state.sentence = data.sentences[Number(number) - 1];
       state.token = Math.min(state.token, state.sentence.tokens.length - 1);
       controls.token.set(state.token + 1, { max: state.sentence.tokens.length });
       draw();
     }),
     block: slider("transformer-block", "block", { min: 1, max: data.blocks.length, step: 1, value: 2 }, (n) => { state.block = n - 1; draw(); }),
     token: slider("transformer-token", "token", {
-      min: 1, max: data.sentences[0].tokens.length, step: 1, value: 2, shown: (n) => state.sentence.tokens[n - 1] ?? "",
+      min: 1, max: data.sentences[0].tokens.length, step: 1, value: 2, shown: (n) => `${n}: ${state.sentence.tokens[n - 1] ?? ""}`,
     }, (n) => { state.token = n - 1; draw(); }),
     neuron: slider("transformer-neuron", "neuron", {
-      min: 1, max: data.sentences[0].neurons[0].length, step: 1, value: 3, shown: (n) => `#${chosen(n - 1).neuron}`,
+      min: 1, max: data.sentences[0].neurons[0].length, step: 1, value: 3, shown: (n) => `${n}: #${chosen(n - 1).neuron}`,
     }, (n) => { state.neuron = n - 1; draw(); }),
   };
 
@@ -79,9 +79,10 @@ function transformerPanel(root, data) {
     shown.set("head", g);
     shown.set("error", Math.abs(g - gelu(s)));
     shown.set("anchors", head.slope.length);
-    const counts = state.sentence.usage[state.block][state.token], above = counts.slice((counts.length + 1) / 2).reduce((a, b) => a + b, 0);
-    shown.set("active", above, `${above} of ${counts.reduce((a, b) => a + b, 0)}`);
-    status.set("proved", `Block ${state.block + 1} is within ${short(block.approximation)} of the original in exact arithmetic, for every input of the model. For this sentence the executed outputs of the whole converted model are within ${short(state.sentence.bound)} of the original.`);
+    const usage = state.sentence.usage[state.block], active = usage.map(above), mean = total(active) / active.length;
+    shown.set("active", active[state.token], `${active[state.token]} of ${total(usage[state.token])}`);
+    shown.set("mean", mean, fixed(1)(mean));
+    status.set("proved", `Block ${state.block + 1} is within ${atMost(block.approximation)} of the original in exact arithmetic, for every input of the model. For this sentence the executed outputs of the whole converted model are within ${atMost(state.sentence.bound)} of the original.`);
   }
 
   const toToken = (n) => {
@@ -95,20 +96,24 @@ function transformerPanel(root, data) {
     element("div", { class: "ex-controls" }, controls.sentence.node, controls.block.node, controls.token.node, controls.neuron.node),
     map.canvas, beside([neuronPicture.canvas], [shown.node]), status.node,
   );
-  const norm = normPart(root, data, state);
   draw();
-  return { draw: () => { draw(); norm.draw(); }, state, norm: norm.state };
+  return { draw, state };
 }
 
+const total = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+// How many neurons of a token give their largest weight to an anchor above 0; the middle column is at 0
+const above = (counts) => total(counts.slice((counts.length + 1) / 2));
+
 // A LayerNorm: each head has two keys, the token itself and a key of score 0. The weight of the first falls as |z|² grows.
-function normPart(root, data, chosen) {
-  const { norm } = data, state = { log: -0.5 };
+function normPanel(root, norm, chosen) {
+  const state = { log: -0.5 };
   const picture = new Picture(230, "the weights of all heads of a norm, by head");
   const shown = values({ square: "mean square of z", exact: "1/√(mean square + ε)", sum: "sum of the heads", relative: "relative error", heads: "heads" });
   const control = slider("norm-square", "mean square of z", {
-    min: -6, max: 6, value: state.log, shown: (n) => short(10 ** n),
+    min: -6, max: 6, value: state.log, shown: (n) => short(10 ** n), scale: powersOf(10),
   }, (n) => { state.log = n; draw(); });
-  const here = button("norm-token", "Use the chosen token's", () => {
+  const here = button("norm-token", "Use that of the token chosen in A transformer", () => {
     state.log = Math.log10(chosen.sentence.squares[chosen.token]);
     control.set(state.log);
     draw();
@@ -132,7 +137,6 @@ function normPart(root, data, chosen) {
   }
 
   root.append(
-    element("h4", {}, `A norm as ${norm.slope.length} heads of two keys (always the last norm of block ${norm.block}, whichever block is chosen above)`),
     element("div", { class: "ex-controls" }, control.node, here), picture.canvas, shown.node,
   );
   draw();
