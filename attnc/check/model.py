@@ -220,7 +220,7 @@ def summary(verdicts: Sequence[Verdict], proofs: Proofs) -> Verdict:
     count = f"{len(verdicts)} part{'s' * (len(verdicts) > 1)}, {len(proofs.heads)} different heads"
     exact = any(verdict.exact for verdict in verdicts)
     what = "the approximation holds, in exact arithmetic alone" if exact else "the bounds hold"
-    reason = f"{what}: {count}, {len(proofs.windows)} windows"
+    reason = f"{what}: {count}, {len(proofs.windows)} closed forms"
     return Verdict(Status.PROVED, reason, bound, cells=cells, children=tuple(verdicts), exact=exact)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from attnc.incontext.losses import Convergence
 
 _PREDICTION = "prediction"  # the column that --predictions adds
+_FEW = 10  # different whole numbers of a target that look like classes
 _LOSSES = (
     "squared, ridge(λ), lasso(λ), logistic(λ), poisson, huber(δ) or quantile(τ); default from the target."
 )
@@ -208,7 +209,7 @@ def _learn(
         "status": "proved" if reason is None else "not proved",
         "reason": reason,
         "loss": f"{loss}({DEFAULTS[loss]:g})" if loss in DEFAULTS else loss,
-        "chosen": _why(classes, target) if chosen and classes is not None else "",
+        "chosen": _why(classes, y, target) if chosen else "",
         "classes": list(classes) if logistic and classes is not None else None,
         "examples": len(x),
         "steps": learner.steps,
@@ -346,14 +347,14 @@ def _converged(record: dict[str, Any]) -> str:
     """Whether the steps were enough, and what to do if not."""
     if record["separable"]:
         why = "the labels are separable, so larger coefficients always fit better and no number of steps is enough"
-        return f"no: {why}; use a penalty, --loss 'logistic(0.01)'"
+        return f"no: {why}; use a penalty, --loss 'logistic(0.01)', and the --steps that it then asks for"
     left = f"the largest entry of the gradient is {record['gradient']:.2g}"
     if record["converged"]:
         return f"yes: {left}"
     if record["enough_steps"] is not None:
         return f"no: {left}; use --steps {record['enough_steps']}"
     penalised = "logistic(0.01)" if "accuracy" in record else "ridge(0.1)"
-    why = f"a penalty, as in --loss '{penalised}', needs fewer"
+    why = f"a penalty, as in --loss '{penalised}', needs fewer: the next run says how many"
     return f"no: {left}, and {record['tried_steps']} steps are not enough either; {why}"
 
 
@@ -377,10 +378,16 @@ def _targets(examples: Table, target: str, kind: Loss, classes: tuple[str, str] 
     return found
 
 
-def _why(classes: tuple[str, str], target: str) -> str:
-    """Why the loss is logistic if --loss is not given."""
-    other = "" if math.isnan(number(classes[1])) else "; --loss squared is least squares"
-    return f"(chosen because every {target} is {classes[0]} or {classes[1]}{other})"
+def _why(classes: tuple[str, str] | None, y: Array, target: str) -> str:
+    """Why the loss is what it is if --loss is not given; of a target that looks like several classes, what to do for these."""
+    if classes is not None:
+        other = "" if math.isnan(number(classes[1])) else "; --loss squared is least squares"
+        return f"(chosen because every {target} is {classes[0]} or {classes[1]}{other})"
+    values = np.unique(y)
+    if len(values) > _FEW or len(y) < 4 * len(values) or (values != np.round(values)).any():
+        return ""
+    listed = ", ".join(f"{value:g}" for value in values)
+    return f"(every {target} is one of {listed}: for classes use attnc.incontext.InContextClassifier in Python)"
 
 
 def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:

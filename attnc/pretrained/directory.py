@@ -51,7 +51,7 @@ OTHER_WEIGHTS = {
 def from_pretrained(
     directory: str | os.PathLike[str], *, engine: str | None = None, strict: bool | None = None
 ) -> Any:
-    """Read back a converted model that `save_pretrained` or `attnc convert` wrote, with its report.
+    """Read back a converted model that `save_pretrained` or `attnc convert` wrote, with its report (`report_of(model)`).
 
     Nothing in the directory is executed. The heads must be those of their certificates, the weights those that were converted,
     and the modelling file, which transformers executes with trust_remote_code=True, must be attnc's own; otherwise an error is
