@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import inspect
 import os
-import re
-import sys
-import sysconfig
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,13 +24,12 @@ from attnc.cli.options import (
     write_report,
 )
 from attnc.cli.output import errors_reported, finish, progress_bar
+from attnc.cli.own_code import OBJECT, is_function, load_object, user_code
 from attnc.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from attnc.program import Program
 
-_OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.\w+)*")
-_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, __file__, "<")
 _SOURCE = "model.safetensors, or module:object (runs your own code)."
 _LIPSCHITZ = "Function: |f(x) - f(y)| <= K|x - y| (Euclidean), to prove the error."
 _Domain = Annotated[tuple[str, str], typer.Option(metavar="LO HI", help="Two numbers, or lists: -1,0 1,5.")]
@@ -88,7 +80,7 @@ def compile(
 
     Example: attnc compile mine:sort --shape 3,1 --domain 0 1 --eps 1e-2
     """
-    with errors_reported(json), _user_code() if _is_object(source) else nullcontext():
+    with errors_reported(json), user_code() if _is_object(source) else nullcontext():
         weights = {"activation": activation, "output_activation": output_activation, "order": order}
         function = {"method": method, "lipschitz": lipschitz, "noise": noise, "tokens": tokens, "seed": seed}
         function |= {"time_limit": time_limit}
@@ -98,7 +90,7 @@ def compile(
         with progress_bar(f"reading {source}") as progress:
             if _is_object(source):
                 _check_absent(weights, f"only for a file of weights; {source} is a Python object")
-                model: Any = _load_object(source)
+                model: Any = load_object(source)
                 box = make_box(domain, given or _input_shape(model, source), source)
             else:
                 _check_absent(function, f"only for a function, module:object; {source} is a file of weights")
@@ -128,7 +120,7 @@ def _is_object(source: str) -> bool:
         raise InputError(f"{source}: give the import name of the module, as in {module[:-3]}:{name or 'net'}")
     if os.path.lexists(source):
         return False
-    if not _OBJECT.fullmatch(source):
+    if not OBJECT.fullmatch(source):
         raise FileError(f"cannot read {source}: no such file; give a model.safetensors, or module:object")
     return True
 
@@ -167,76 +159,10 @@ def _read_weights(
     return program if shape is None else replace(program, shape=shape), dtype if dtype in DTYPES else None
 
 
-@contextmanager
-def _user_code() -> Iterator[None]:
-    """Make modules of the current directory importable and send what they print to stderr: stdout is for the result."""
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if here in sys.path:
-            sys.path.remove(here)
-
-
-def _load_object(source: str) -> Any:
-    """The model or the function of a tensor that module:object names, or that it returns when called without arguments."""
-    name, _, path = source.partition(":")
-    value: Any = _run_user_code(f"importing {name}", lambda: importlib.import_module(name), name)
-    where = name
-    for part in path.split("."):
-        if not hasattr(value, part):
-            names = [known for known in dir(value) if not known.startswith("_")]
-            hint = ", ".join(difflib.get_close_matches(part, names, cutoff=0.5) or names[:9])
-            raise InputError(f"{where} has no {part!r}: it has {hint}, …")
-        value, where = getattr(value, part), f"{where}.{part}"
-    where = source
-    if _is_function(value) and _accepts(value, 0):
-        value, where = _run_user_code(f"calling {source}", value), f"what {source} returns"
-    if isinstance(value, type):
-        raise InputError(f"{where} is a class: give an instance, or a function that returns one")
-    if _is_function(value) and not _accepts(value, 1):
-        raise InputError(f"{source}{inspect.signature(value)}: give a function of one tensor, or of nothing")
-    return value
-
-
-def _is_function(value: object) -> bool:
-    """Whether `value` is a callable that is not a model."""
-    from torch import nn
-
-    return callable(value) and not isinstance(value, (nn.Module, type))
-
-
-def _accepts(function: Callable[..., Any], count: int) -> bool:
-    """Whether `count` positional arguments suffice; a builtin without a signature is taken as a function of one tensor."""
-    try:
-        inspect.signature(function).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:
-        return count == 1
-    return True
-
-
-def _run_user_code(doing: str, run: Callable[[], Any], module: str = "") -> Any:
-    """Run it; report an exception with the line of the user's code that raised it."""
-    try:
-        return run()
-    except (Exception, SystemExit) as problem:
-        if isinstance(problem, ModuleNotFoundError) and f"{module}.".startswith(f"{problem.name}."):
-            raise InputError(f"no module {problem.name!r} in {os.getcwd()} or on Python's path") from problem
-        frames = traceback.extract_tb(problem.__traceback__)
-        own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
-        place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-        message = f": {problem}" if str(problem) else ""
-        raise InputError(f"{doing} raised {type(problem).__name__}{message}{place}") from problem
-
-
 def _input_shape(model: Any, source: str) -> tuple[int, ...] | None:
     """The shape of one input where the model determines it; None where --shape is needed."""
     from attnc.frontends.input_shape import input_shape
 
-    if _is_function(model):
+    if is_function(model):
         raise InputError(f"{source} is a function: give --shape, as in 3,1 for 3 tokens of 1 feature")
     return input_shape(model)

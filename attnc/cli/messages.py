@@ -13,6 +13,7 @@ _PHRASES = {
     "pass config=ConvertConfig(inputs=Box(lo, hi, shape=(d,))) or calibration=[…], or exclude it with filter_fn": (
         "attnc.convert_ in Python takes their range; --only TEXT leaves other blocks out"
     ),
+    "Use attnc.function(callable) for a function of your own": "For a function of your own give module:function",
     "call with strict=False": "leave out --radius",
     ", an attnc.Function ψ, or an attnc.incontext.Loss": "",
     "samples={'input_ids': ids}": "in Python, attnc.convert_(model, 1e-4, samples={'input_ids': ids})",

@@ -181,8 +181,8 @@ def _capture_error(module: nn.Module, problem: Exception) -> CaptureError:
     line = str(problem).strip().partition("\n")[0].strip()
     first = f"{type(problem).__name__}: {line}" if line else type(problem).__name__
     if type(problem).__name__ == "GuardOnDataDependentSymNode":
-        reason = "has a branch, a loop or a length that depends on the numbers of the input: write torch.where(condition, a, b) for "
-        reason += f"an if ({first})"
+        branch = "has a branch, a loop or a length that depends on the numbers of the input"
+        reason = f"{branch}: write torch.where(condition, a, b) for an if ({first})"
     elif "Constraints violated" in str(problem):
         reason = "fixes a size that may vary, such as the batch size"
     else:

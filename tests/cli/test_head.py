@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,13 @@ def test_a_head_that_is_only_measured_is_no_success(run: Any, monkeypatch: pytes
     assert str(measured.certificate) in table.out
     assert (machine.json["status"], machine.json["certificate"]["status"]) == ("measured", "measured")
     assert machine.json["certificate"]["facts"]["points"] > 1000
+
+
+def test_a_function_of_ones_own(run: Any, module: Callable[[str], str], tmp_path: Path) -> None:
+    name = module("import torch\ndef wave(s): return torch.relu(torch.sin(s))\ndef two(x, y): return x * y\n")
+    asked = ("--domain", -1, 1, "--eps", 1e-2, "--dtype", "float64")
+    ran = run("head", f"{name}:wave", *asked, "-o", tmp_path / "wave.safetensors", "--json")
+    assert ran.code == 0 and ran.json["status"] == "proved"
+    assert run("verify", tmp_path / "wave.safetensors").code == 0
+    assert run("head", f"{name}:two", *asked).code == 2
+    assert "module:function" in run("head", "my", *asked).err
