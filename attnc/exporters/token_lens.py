@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnc.errors import ExportError, InputError, Problem, UnsupportedError
+from attnc.errors import ArgumentError, ExportError, InputError, Problem, UnknownNameError, UnsupportedError
 from attnc.exporters.attention_only import Block
 from attnc.exporters.transformer_lens import boot, lens_library
 from attnc.network.running import can_look
@@ -78,11 +78,14 @@ class TokenLens:
             known = ", ".join(
                 f"{i}.{h} {n}" for i, b in enumerate(self.heads) for h, n in enumerate(b) if n != "unused"
             )
-            raise InputError(f"{len(found)} blocks have a head {name!r}: the heads are {known}")
+            count = f"{len(found)} blocks have" if found else "no block has"
+            raise UnknownNameError(f"{count} a head {name!r}: the heads are {known}")
         return found.pop()
 
-    def tokens(self, ids: Tensor) -> tuple[str, ...]:
+    def tokens(self, ids: Tensor | None = None) -> tuple[str, ...]:
         """The names of the positions for the ids of one sequence: BOS and the tokens."""
+        if ids is None:
+            raise ArgumentError("the tokens are those of a sequence: lens.tokens(net.encode(sequence))")
         ids, _, _ = self.network._checked(ids, None)
         if len(ids) != 1:
             raise InputError(f"{len(ids)} sequences: give the ids of one")

@@ -36,6 +36,10 @@ def test_batches_and_padding(net: tokens.TokenNetwork) -> None:
     for row, sequence in enumerate(sequences):
         assert [net.outputs[i] for i in found[row, : len(sequence)]] == net.run(sequence)
     assert not net(ids, lengths).isnan().any()
+    assert torch.equal(net(ids, lengths.tolist()), net(ids, lengths))
+    for wrong in ([1, 2], [1.0] * 5, [True] * 5):
+        with pytest.raises(InputError, match="lengths"):
+            net(ids, wrong)
     assert net(ids[0]).shape == (5, 3) and net(ids[:0]).shape == (0, 5, 3)
 
 
@@ -323,7 +327,7 @@ def test_effects_of_a_sample_and_of_all_sequences() -> None:
 
 @pytest.mark.parametrize(("name", "vocabulary", "length"), [("induction", 3, 8), ("sort", 3, 7)])
 def test_a_sample_estimates_the_effects_on_all_outputs(name: str, vocabulary: int, length: int) -> None:
-    """Lengths are drawn as often as they occur: with as many sequences of every length, shares of induction are 0.12 too small."""
+    """Lengths are drawn as often as they occur. With as many sequences of every length, shares would be too small."""
     net = zoo.load(name, vocabulary=vocabulary, length=length)
     every, most = net.effects(most=20_000), 1000
     found = net.effects(most=most)
@@ -339,6 +343,16 @@ def test_samples_of_sequences_are_drawn_with_equal_probability() -> None:
     p = tokens.program("abcdefghijklmnopqrstuvwxyz", max_len=512, causal=True)
     shapes = [tuple(ids.shape) for ids in sample_of(p.compile(p.count(p.tokens == "a")), 10)]
     assert all(n >= 509 for _, n in shapes) and sum(c for c, _ in shapes) == 10
+
+
+def test_a_broken_network_says_so_where_it_is_shown() -> None:
+    net = zoo.load("induction")
+    assert net.heads == (("previous",), ("induction",)) and "not certified" not in repr(net)
+    net.layers[0].output.data[0] = 0
+    reason = "changed since it was certified: layers.0.output"
+    assert repr(net).endswith(f"not certified: {reason})") and reason in str(net.certificate)
+    verdict = attnc.verify(net)
+    assert not verdict and verdict.reason == reason
 
 
 def test_patterns_are_modules() -> None:
