@@ -30,8 +30,8 @@ class TokenLens:
     `lens(ids)`, `run`, `run_with_cache` and `run_with_hooks` take token ids as the network does, and add BOS. `bridge` is the
     TransformerBridge, for functions of TransformerLens; its input is `with_bos(ids)`: ids with BOS, id V, in front. It raises
     without BOS. `coordinates` are the names of the residual stream, `layout` maps groups of them to slices, `heads` are the names
-    of the heads of each block, `outputs` the values of the logits: logit j stands for outputs[j], not for the token with the id j,
-    so the bridge raises where TransformerLens would compute a loss. `difference` is the largest |logit - logit of the network|
+    of the heads of each block, `outputs` the values of the logits. Logit j stands for outputs[j], not for the token with the id
+    j, so the bridge raises where TransformerLens would compute a loss. `difference` is the largest |logit - logit of the network|
     over the `compared` sequences; the output tokens were equal at every position.
 
     >>> from attnc import zoo
