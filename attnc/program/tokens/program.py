@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,11 @@ class TokenProgram:
     def title(self, at: int) -> str:
         """The kind and the name of a node; without a name, the expression that it stands for."""
         kind = type(self.nodes[at]).__name__.lower()
-        return f"{kind} {self.names[at]!r}" if self.names[at] else node_text(self, at)
+        return (
+            f"{kind} {self.names[at]!r}"
+            if self.names[at]
+            else shorten(node_text(self, at), 100, placeholder=" …")
+        )
 
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
