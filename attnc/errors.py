@@ -33,6 +33,16 @@ class ArgumentError(InputError, TypeError):
     """A call with an argument that does not exist, or without one that it needs; the message lists those that exist."""
 
 
+class UnknownNameError(InputError, KeyError):
+    """A name that does not exist; the message lists those that do."""
+
+    __str__ = Exception.__str__  # that of KeyError shows the message in quotes
+
+
+class ExpressionError(InputError, TypeError):
+    """An operation of Python on a variable or a condition of a token program that has no meaning there."""
+
+
 class UnknownFunctionError(InputError):
     """A name that is not in `attnc.functions`."""
 

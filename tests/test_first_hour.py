@@ -14,7 +14,17 @@ from torch import Tensor, nn
 
 import attnc
 import attnc.paper.selectors
-from attnc.errors import ArgumentError, AttncError, ConditionWarning, DomainWarning, FileError, InputError
+from attnc.errors import (
+    ArgumentError,
+    AttncError,
+    ConditionWarning,
+    DomainWarning,
+    ExpressionError,
+    FileError,
+    InputError,
+    NotExactError,
+    UnknownNameError,
+)
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
@@ -132,6 +142,98 @@ def test_comparisons_of_a_key_with_itself() -> None:
         _ = (i == 2 * i - 1, i < 2 * i, previous != t, p.count(t == t.q) == i, i == p.length - 1)
         one = attnc.tokens.program("a", max_len=1)
         _ = one.tokens == one.tokens
+
+
+def test_conditions_that_hold_for_hidden_keys_alone() -> None:
+    """An off-by-one in a causal program selects nothing, in every sequence."""
+    p = attnc.tokens.program("abc", max_len=4, causal=True)
+    t, i = p.tokens, p.indices
+    for select in (
+        lambda: p.get(i == i.q + 1, t, default="-"),
+        lambda: p.count(i > i.q),
+        lambda: p.count(~(i <= i.q)),
+        lambda: p.exists((i > i.q - 2) & (i == i.q + 2) & (t == t.q)),
+        lambda: p.count((i >= 2) & (i.q < 2)),
+        lambda: p.mean(i.q < i, i),
+    ):
+        with pytest.warns(
+            ConditionWarning, match="causal program: keys after the query are hidden"
+        ) as caught:
+            select()
+        assert [w.filename for w in caught] == [__file__]
+    both = attnc.tokens.program("abc", max_len=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        p.count(~(i > i.q) & (t == t.q))
+        p.count((i > i.q) | (i == i.q))
+        p.get(i == 3, t, default="-")
+        both.count(both.indices > both.indices.q)
+
+
+def test_mistakes_in_expressions_say_what_to_write() -> None:
+    p, q = (attnc.tokens.program(vocab, max_len=4) for vocab in ("abc", [0, 1]))
+    t, i = p.tokens, p.indices
+    previous = p.get(i == i.q - 1, t, default="-", name="previous")
+    for call, said in (
+        (lambda: previous == t.q & i < i.q, "parentheses around each comparison"),
+        (lambda: (previous == t.q) & i < i.q, "parentheses around each comparison"),
+        (lambda: p.count(previous == t & i), "parentheses around each comparison"),
+        (lambda: p.count(~t.q), "takes a condition"),
+        (lambda: p.compile(t == t.q), r"p\.count.*p\.exists.*p\.get"),
+        (lambda: p.get(True, t.q), r"leave out \.q"),
+        (lambda: len(t), r"p\.length"),
+        (lambda: "a" in t, r"x == 'a'"),
+        (lambda: len(t == t.q), r"p\.count"),
+    ):
+        with pytest.raises(ExpressionError, match=said) as raised:
+            call()
+        assert isinstance(raised.value, TypeError) and isinstance(raised.value, AttncError)
+    for call, said in (
+        (lambda: p.count((t < t.q) | ((t == t.q) & (i < i.q))), r"p\.count\(a\) \+ p\.count\(b\)"),
+        (lambda: p.count((t < t.q) | (i < i.q)), r"p\.count\(a\) \+ p\.count\(b\)"),
+        (lambda: t in ["a", "b"], r"x\.map\(lambda v: v in values\)"),
+        (lambda: q.mean(True, q.tokens, name="m") * q.length, r"mean 'm'.*int\(x \* y\)"),
+        (lambda: q.mean(True, q.tokens).map(lambda x: x), r"returns 1/4 for \(1/4\).*int"),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    whole = q.map(lambda x, y: int(x * y), q.mean(True, q.tokens), q.length)
+    assert q.interpret(whole, [1, 0, 1]) == [2, 2, 2]
+
+
+def test_messages_name_variables_as_they_are_written_and_advise_once() -> None:
+    p = attnc.tokens.program("abc", max_len=4)
+    t, i = p.tokens, p.indices
+    for get, written, advice in (
+        (p.get(i == i.q - 1, t), "get(index == (index - 1).q, token)", "default"),
+        (p.get(i < i.q, t, default="-"), "get(index < index.q, token)", "tie='first'"),
+    ):
+        with pytest.raises(NotExactError) as raised:
+            p.compile(get)
+        text = str(raised.value)
+        assert written in text and text.count(advice) == 1 and "get2" not in text and "linear" not in text
+    assert repr(i == i.q + 1) == "<Where: index == (index + 1).q>"
+    assert repr(p.count((t == "a") & (t != t.q))).startswith("<count((token == 'a') & (token != token.q)): 0")
+    net = p.compile(p.get(i == i.q - 1, t, default="-", name="previous"))
+    for call, said in (
+        (lambda: net.run(["ab", "ba"]), "one sequence"),
+        (lambda: net.run([["a"], ["b"]]), "one sequence"),
+        (lambda: net.run("a cab"), "each letter a token"),
+        (lambda: net.run([0, 1]), r"net\(ids\)"),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()
+    words = attnc.tokens.program(["the", "cat"], max_len=3)
+    with pytest.raises(InputError, match=r"'the cat'\.split\(\)"):
+        words.compile(words.tokens).run("the cat")
+    for call, said in (
+        (lambda: net.layout["prev"], r"one, bos, token, index, previous$"),
+        (lambda: net.attention(net.encode("ab"))["prev"], r"no head.*0\.0 previous$"),
+    ):
+        with pytest.raises(UnknownNameError, match=said) as unknown:
+            call()
+        assert isinstance(unknown.value, KeyError)
+    assert len(repr(net.program)) < 100
 
 
 def test_queries_far_outside_the_examples() -> None:

@@ -20,7 +20,8 @@ from attnc.domain import Sequences
 from attnc.program.tokens import Get, TokenProgram
 from attnc.records.certificate import Certificate, Status, Verdict
 from attnc.records.fields import DAMAGE, seal
-from attnc.records.tokens import TokenNumbers, program_to_json
+from attnc.records.numbers import listed
+from attnc.records.tokens import HeadRole, TokenNumbers, program_to_json
 
 _LOGITS = 1 << 22  # held at once
 
@@ -77,7 +78,7 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
             try:
                 written += checker.check(role, matrices)
             except CheckError as problem:
-                raise CheckError(f"layer {i}, head {h} ({role.name}): {problem}") from None
+                raise CheckError(f"layer {i}, head {h} ({_called(program, role)}): {problem}") from None
             if role.node is not None:
                 proved.add(role.node)
         for coordinate, column, bos in written:
@@ -85,6 +86,14 @@ def prove_tokens(program: TokenProgram, numbers: TokenNumbers) -> TokenProof:
     _check_defined(program, proved)
     margin, states = _separated(stream, program, numbers)
     return TokenProof(margin, checker.pairs + states)
+
+
+def _called(program: TokenProgram, role: HeadRole) -> str:
+    """The name of a head; of one for a variable without a name, the expression."""
+    at = role.node
+    if at is None or not 0 <= at < len(program.nodes) or program.names[at]:
+        return role.name
+    return program.title(at)
 
 
 def _check_defined(program: TokenProgram, proved: set[int]) -> None:
@@ -135,8 +144,12 @@ def _check_claims(program: TokenProgram, numbers: TokenNumbers, certificate: Cer
         )
     if (certificate.bound, certificate.approximation, certificate.rounding) != (0.0, 0.0, 0.0):
         raise CheckError("the certificate of a token network has bounds of 0")
-    if certificate.digests != {**numbers.digests(), "program": program_seal}:
-        raise CheckError("the certificate is about other numbers or another program")
+    found = {**numbers.digests(), "program": program_seal}
+    changed = sorted(
+        n for n in found.keys() | certificate.digests if found.get(n) != certificate.digests.get(n)
+    )
+    if changed:
+        raise CheckError(f"changed since it was certified: {listed(changed, len(found))}")
     if certificate.facts["layers"] != [len(layer.roles) for layer in numbers.layers]:
         raise CheckError("the certificate states other layers")
     if certificate.facts["program"] != program_seal or certificate.children:

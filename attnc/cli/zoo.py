@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def list_models(json: Json = False) -> None:
     if json:
         rows = [
             {"name": name, "computes": task.computes, "vocabulary": getattr(task, "vocabulary", None)}
-            | {"length": getattr(task, "length", None)}
+            | {"length": getattr(task, "length", None), "seconds": getattr(task, "seconds", 1)}
             for name, task in entries.items()
         ]
         print_json({"models": rows})
@@ -58,8 +58,16 @@ def list_models(json: Json = False) -> None:
             for name, t in entries.items()
             if isinstance(t, models.TokenTask)
         }
-        rows_text = [(name, sizes.get(name, "numbers"), t.computes) for name, t in entries.items()]
+        rows_text = [
+            (name, sizes.get(name, "numbers"), f"{t.computes}{_time(t)}") for name, t in entries.items()
+        ]
         typer.echo(table(("name", "V, n", "computes"), rows_text))
+
+
+def _time(task: Any) -> str:
+    """How long it takes to build a model, if that is more than about a second."""
+    seconds = getattr(task, "seconds", 1)
+    return f" (takes about {seconds} s)" if seconds > 1 else ""
 
 
 @zoo.command("show")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from attnc.errors import ExportError, InputError, Problem, UnsupportedError
+from attnc.errors import ArgumentError, ExportError, InputError, Problem, UnknownNameError, UnsupportedError
 from attnc.exporters.attention_only import Block
 from attnc.exporters.transformer_lens import boot, lens_library
 from attnc.network.running import can_look
@@ -30,7 +30,8 @@ class TokenLens:
     `lens(ids)`, `run`, `run_with_cache` and `run_with_hooks` take token ids as the network does, and add BOS. `bridge` is the
     TransformerBridge, for functions of TransformerLens; its input is `with_bos(ids)`: ids with BOS, id V, in front. It raises
     without BOS. `coordinates` are the names of the residual stream, `layout` maps groups of them to slices, `heads` are the names
-    of the heads of each block, `outputs` the values of the logits. `difference` is the largest |logit - logit of the network|
+    of the heads of each block, `outputs` the values of the logits. Logit j stands for outputs[j], not for the token with the id
+    j, so the bridge raises where TransformerLens would compute a loss. `difference` is the largest |logit - logit of the network|
     over the `compared` sequences; the output tokens were equal at every position.
 
     >>> from attnc import zoo
@@ -58,7 +59,7 @@ class TokenLens:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """The values that the logits stand for."""
+        """The values that the logits stand for: logit j is for outputs[j], which need not be the token with the id j."""
         return self.network.outputs
 
     @property
@@ -78,11 +79,14 @@ class TokenLens:
             known = ", ".join(
                 f"{i}.{h} {n}" for i, b in enumerate(self.heads) for h, n in enumerate(b) if n != "unused"
             )
-            raise InputError(f"{len(found)} blocks have a head {name!r}: the heads are {known}")
+            count = f"{len(found)} blocks have" if found else "no block has"
+            raise UnknownNameError(f"{count} a head {name!r}: the heads are {known}")
         return found.pop()
 
-    def tokens(self, ids: Tensor) -> tuple[str, ...]:
+    def tokens(self, ids: Tensor | None = None) -> tuple[str, ...]:
         """The names of the positions for the ids of one sequence: BOS and the tokens."""
+        if ids is None:
+            raise ArgumentError("the tokens are those of a sequence: lens.tokens(net.encode(sequence))")
         ids, _, _ = self.network._checked(ids, None)
         if len(ids) != 1:
             raise InputError(f"{len(ids)} sequences: give the ids of one")
@@ -144,6 +148,14 @@ class _NeedsBos:
             raise InputError("the bridge takes ids with BOS in front: use lens.bridge(lens.with_bos(ids))")
 
 
+def _no_loss(*_: object, **__: object) -> NoReturn:
+    """In the place of TransformerLens's loss, which takes the id of the next token for the place of its logit."""
+    raise UnsupportedError(
+        "a token network has no loss of the next token",
+        [Problem("return_type", "logits stand for lens.outputs, not for token ids: use the logits")],
+    )
+
+
 def token_lens(network: TokenNetwork) -> TokenLens:
     """See `TokenNetwork.to_transformer_lens`."""
     library, numbers = lens_library(), network.numbers()
@@ -157,6 +169,7 @@ def token_lens(network: TokenNetwork) -> TokenLens:
     dtype, causal = getattr(torch, numbers.dtype), network.program.causal
     bridge = boot(library, blocks, ends, len(numbers.positions), dtype, causal)
     bridge.embed.register_forward_pre_hook(_NeedsBos(len(network.vocabulary)))
+    bridge.loss_fn = _no_loss
     most = max(len(block.heads) for block in blocks)
     heads = tuple((*block.heads, *["unused"] * (most - len(block.heads))) for block in blocks)
     return _compared(TokenLens(bridge, network, heads))

@@ -104,8 +104,17 @@ def _cases(
             undefined = f"the program has no value for the sequence {sequence}: {problem}"
             break
     if undefined:
-        raise NotExactError(f"the network is not proved to be exact: {reason}; {undefined}")
+        raise NotExactError(
+            f"the network is not proved to be exact: {reason}; {_new_advice(undefined, reason)}"
+        )
     return found
+
+
+def _new_advice(text: str, known: str) -> str:
+    """A reason without the advice at its end, if that is known."""
+    what, _, advice = text.rpartition(": ")
+    repeated = any(word in advice and word in known for word in ("default", "tie="))
+    return what if repeated else text
 
 
 def _measured(

@@ -107,7 +107,7 @@ def _numbers_changed(
     except DAMAGE as problem:  # an InputError too
         return str(problem)
     if numbers.dtype != certificate.dtype:
-        return f"the certificate is for {certificate.dtype}, the {certificate.subject} is {numbers.dtype}"
+        return f"the certificate is for {certificate.dtype}, the numbers are {numbers.dtype}"
     return why_others(digests, certificate, known)
 
 

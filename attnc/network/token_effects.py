@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from attnc.arguments import checked_count
-from attnc.network.token_sequences import sequences_of
+from attnc.network.token_sequences import sample_of
 from attnc.network.token_text import ByHead
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def effects_of(network: TokenNetwork, names: Collection[str] | None, most: int) 
     )
     chosen = list(places) if names is None else list(names)
     changed = ByHead[float]()
-    given = sequences_of(network, checked_count("most", most))
+    given = sample_of(network, checked_count("most", most))
     with torch.no_grad():
         before = [network(ids).argmax(-1) for ids in given]
         total = sum(outputs.numel() for outputs in before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from attnc.errors import InputError
+from attnc.errors import UnknownNameError
 from attnc.program.tokens import TokenProgram
 from attnc.records.tokens import HeadRole, TokenNumbers
 
@@ -56,7 +56,18 @@ class ByHead(dict[str, _T]):
         named = [known for known in self if known.split(" ", 1)[1] == name]
         if len(named) == 1:
             return self[named[0]]
-        raise InputError(f"{len(named)} heads have the name {name!r}: the heads are {', '.join(self)}")
+        if named:
+            raise UnknownNameError(
+                f"{len(named)} heads have the name {name!r}: give one of {', '.join(named)}"
+            )
+        raise UnknownNameError(f"no head has the name {name!r}: the heads are {', '.join(self) or 'none'}")
+
+
+class Layout(dict[str, slice]):
+    """The slice of each group of coordinates by its name."""
+
+    def __missing__(self, name: object) -> slice:
+        raise UnknownNameError(f"no group of coordinates is {name!r}: the groups are {', '.join(self)}")
 
 
 def what_it_does(role: HeadRole, layout: Mapping[str, slice]) -> str:
@@ -94,4 +105,4 @@ def layout_of(coordinates: Sequence[str], heads: Collection[str]) -> dict[str, s
         before = found.get(group, slice(at, at))
         found[group] = slice(before.start, at + 1) if before.stop == at else before
     single = {name for name, at in found.items() if name in heads and at.stop - at.start == 1}
-    return {coordinates[at.start] if name in single else name: at for name, at in found.items()}
+    return Layout({coordinates[at.start] if name in single else name: at for name, at in found.items()})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from attnc.errors import InputError
+from attnc.errors import ArgumentError, InputError
 from attnc.network.tokens import TokenNetwork
 from attnc.plot import canvas
 from attnc.plot.canvas import SavePath
@@ -21,7 +21,7 @@ _COLUMNS = 4
 
 def token_attention(
     net: TokenNetwork,
-    sequence: Sequence[str | int],
+    sequence: Sequence[str | int] | None = None,
     *,
     heads: Sequence[str] | None = None,
     path: SavePath = None,
@@ -37,6 +37,10 @@ def token_attention(
     ['0.0 previous', '1.0 induction']
     """
     canvas.prepare(path, net, (TokenNetwork,), "token_attention", "give what attnc.tokens compiles")
+    if sequence is None:
+        raise ArgumentError(
+            'weights are those of a sequence: give one, as in token_attention(net, sequence="abcab")'
+        )
     with torch.no_grad():
         weights = net.attention(net.encode(sequence))
     chosen = _chosen(net, list(weights)) if heads is None else list(heads)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Any
 
 import torch
@@ -47,7 +48,17 @@ def about(name: str) -> TokenTask | ContinuousModel:
         return TASKS[name] if name in TASKS else MODELS[name]
     near = difflib.get_close_matches(str(name), _KINDS[None], 1)
     hint = f"; did you mean {near[0]!r}?" if near else f": the names are {', '.join(_KINDS[None])}"
+    if modulus := re.fullmatch(r"add-mod-([1-9]\d{0,3})", str(name)):
+        hint = f". {_others('add-mod-7', f'range({modulus[1]})', 2)}"
     raise InputError(f"there is no model {name!r} in the zoo{hint}")
+
+
+def _others(name: str, vocabulary: str, length: int) -> str:
+    """How to build the program of a model with other tokens."""
+    return (
+        f"For other tokens use its program: p, output = zoo.about({name!r}).build({vocabulary}, {length}); net = "
+        "p.compile(output)"
+    )
 
 
 def program(
@@ -69,7 +80,13 @@ def program(
     fixed = task.fixed_vocabulary and vocabulary not in (None, task.vocabulary)
     if fixed or (vocabulary or 0) > most_tokens:
         most = f"exactly {task.vocabulary}" if task.fixed_vocabulary else f"at most {most_tokens}"
-        raise InputError(f"vocabulary={vocabulary}: {name} has {most} tokens")
+        own = (
+            f"range({vocabulary})" if isinstance(task.symbols, range) else "[…]"
+        )  # what brackets mean is in the program
+        advice = (
+            "" if task.fixed_vocabulary and own == "[…]" else f". {_others(name, own, length or task.length)}"
+        )
+        raise InputError(f"vocabulary={vocabulary}: {name} has {most} tokens{advice}")
     return task.program(vocabulary, length)
 
 

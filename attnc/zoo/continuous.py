@@ -33,12 +33,15 @@ _LABELS = (1.0, 0.0, 0.0, 1.0, 0.0, 1.0)
 
 @dataclass(frozen=True)
 class ContinuousModel:
-    """How to build a model in a dtype, what it computes, and how; `example` are its inputs, for learners x and y of a context."""
+    """How to build a model in a dtype, what it computes, and how; `example` are its inputs, for learners x and y of a context.
+
+    `seconds` are those of one core to build it, roughly."""
 
     build: Callable[[torch.dtype], Any]
     computes: str
     mechanism: str
     example: tuple[Any, ...]
+    seconds: int = 1
 
 
 def sort_numbers(dtype: torch.dtype) -> Any:
@@ -80,7 +83,7 @@ MODELS: dict[str, ContinuousModel] = {
     "sort-numbers": ContinuousModel(
         sort_numbers, "three numbers of [0, 1] in order, within 0.1",
         "One head selects the nearest point of a grid; its value is the sorted point. The Lipschitz constant 1 proves the error.",
-        (_NUMBERS,),
+        (_NUMBERS,), seconds=2,
     ),
     "running-maximum": ContinuousModel(
         running_maximum, "the largest number so far, of three numbers of [0, 1], within 0.1",
@@ -90,7 +93,7 @@ MODELS: dict[str, ContinuousModel] = {
     "matrix-inverse": ContinuousModel(
         matrix_inverse, "the inverse of a 2×2 matrix near a multiple of the identity, within 1e-3",
         "One head interpolates between the points of a lattice of matrices. The error is proved from the operations of torch.",
-        (_MATRIX,),
+        (_MATRIX,), seconds=10,
     ),
     "convolution": ContinuousModel(
         convolution, "the convolution of eight numbers of [-1, 1] with (1/4, 1/2, 1/4), within 1e-3",

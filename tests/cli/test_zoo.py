@@ -13,7 +13,8 @@ from attnc import zoo
 
 def test_list(run: Any) -> None:
     assert [row["name"] for row in run("zoo", "list", "--json").json["models"]] == list(zoo.names())
-    assert all(name in run("zoo", "list").out for name in zoo.names())
+    shown = run("zoo", "list").out
+    assert all(name in shown for name in zoo.names()) and shown.count("(takes about ") == 2
 
 
 def test_show(run: Any, tmp_path: Path) -> None:

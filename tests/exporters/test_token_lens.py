@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnc import tokens, zoo
-from attnc.errors import InputError, UnsupportedError
+from attnc.errors import ArgumentError, InputError, UnsupportedError
 from attnc.exporters.token_lens import TokenLens
 
 with warnings.catch_warnings():
@@ -104,6 +104,37 @@ def test_functions_of_transformer_lens_take_the_bridge() -> None:
     assert torch.equal(lens.W_Q, lens.bridge.W_Q) and lens.W_E.shape == (5, 25)
 
 
+def test_there_is_no_loss() -> None:
+    """Logit 0 of induction is for '-', and the id 0 is a: TransformerLens would compare them, in silence."""
+    net = zoo.load("induction")
+    lens = net.to_transformer_lens()
+    given = lens.with_bos(net.encode("abcab")[None])
+    assert (
+        lens.outputs[0] == "-" and net.vocabulary[0] == "a" and lens.bridge.W_U.shape[1] == lens.W_E.shape[0]
+    )
+    for call in (
+        lambda: lens.bridge(given, return_type="loss"),
+        lambda: lens.bridge(given, return_type="both"),
+        lambda: lens.bridge.forward(given, return_type="loss"),
+        lambda: lens.bridge.run_with_cache(given, return_type="loss"),
+        lambda: lens.run_with_hooks(given[:, 1:], fwd_hooks=[], return_type="loss"),
+    ):
+        with pytest.raises(UnsupportedError, match=r"lens\.outputs"):
+            call()
+    assert torch.equal(lens.bridge(given, return_type="logits")[:, 1:], net(given[:, 1:]))
+
+
+def test_matrices_are_those_of_the_network() -> None:
+    """As the page says: W_Q is multiplied by √d_head, the others are padded with 0."""
+    net = zoo.load("induction")
+    lens, first = net.to_transformer_lens(), net.layers[0]
+    root = lens.bridge.cfg.d_head**0.5
+    assert torch.equal(lens.W_Q[0, 0, :, : first.query.shape[2]], root * first.query[0])
+    assert torch.equal(lens.W_K[0, 0, :, : first.key.shape[2]], first.key[0])
+    assert torch.equal(lens.W_V[0, 0, :, : first.value.shape[2]], first.value[0])
+    assert torch.equal(lens.W_O[0, 0, : first.output.shape[1]], first.output[0])
+
+
 def test_names_and_lengths() -> None:
     net = zoo.load("sort")
     lens = net.to_transformer_lens()
@@ -113,6 +144,8 @@ def test_names_and_lengths() -> None:
             lens.block(name)
     ids = net.encode("dac")
     assert lens.tokens(ids) == ("BOS", "d", "a", "c")
+    with pytest.raises(ArgumentError, match=r"lens\.tokens\(net\.encode"):
+        lens.tokens()
     with pytest.raises(InputError):
         lens.tokens(ids.expand(2, 3))
     with pytest.raises(InputError, match="length"):

@@ -401,7 +401,7 @@ def test_loading_other_values_is_noticed(plain: Network) -> None:
 
 
 def test_another_dtype_is_noticed(plain: Network) -> None:
-    assert plain.double().why_not_certified() == "the certificate is for float32, the network is float64"
+    assert plain.double().why_not_certified() == "the certificate is for float32, the numbers are float64"
     assert plain.float().why_not_certified() is None, "widening and back is exact"
     assert "float16" in plain.half().why_not_certified()
     mixed = copy.deepcopy(compiled("mlp"))

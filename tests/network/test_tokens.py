@@ -15,6 +15,7 @@ import attnc
 from attnc import tokens, zoo
 from attnc.check.tokens import prove_tokens
 from attnc.errors import FileError, InputError, UnsupportedError
+from attnc.network.token_sequences import sample_of, sequences_of
 from attnc.network.tokens import digests_of
 from attnc.program.tokens import TokenProgram
 from attnc.records.certificate import Status
@@ -35,6 +36,10 @@ def test_batches_and_padding(net: tokens.TokenNetwork) -> None:
     for row, sequence in enumerate(sequences):
         assert [net.outputs[i] for i in found[row, : len(sequence)]] == net.run(sequence)
     assert not net(ids, lengths).isnan().any()
+    assert torch.equal(net(ids, lengths.tolist()), net(ids, lengths))
+    for wrong in ([1, 2], [1.0] * 5, [True] * 5):
+        with pytest.raises(InputError, match="lengths"):
+            net(ids, wrong)
     assert net(ids[0]).shape == (5, 3) and net(ids[:0]).shape == (0, 5, 3)
 
 
@@ -311,13 +316,43 @@ def test_effects_of_a_sample_and_of_all_sequences() -> None:
     """16 of the 340 sequences of up to 4 brackets have the depth 2: the step of depth 3 matters to them alone, through BOS."""
     net = zoo.load("dyck-2", length=4)
     names = ["2.3 depth >= 3", "2.4 depth >= 4"]
-    assert net.effects(names, most=8) == dict.fromkeys(names, 0.0)
+    assert net.effects(names, most=2) == dict.fromkeys(names, 0.0)
     sequences = ["".join(s) for n in range(1, 5) for s in itertools.product("()[]", repeat=n)]
     deep = [s for s in sequences if net.run(s)[0] and s[:2] in ("((", "([", "[(", "[[")]
     every = sum(map(len, sequences))
     assert (
         net.effects(names, most=340) == net.effects(names) == {names[0]: 4 * len(deep) / every, names[1]: 0.0}
     )
+
+
+@pytest.mark.parametrize(("name", "vocabulary", "length"), [("induction", 3, 8), ("sort", 3, 7)])
+def test_a_sample_estimates_the_effects_on_all_outputs(name: str, vocabulary: int, length: int) -> None:
+    """Lengths are drawn as often as they occur. With as many sequences of every length, shares would be too small."""
+    net = zoo.load(name, vocabulary=vocabulary, length=length)
+    every, most = net.effects(most=20_000), 1000
+    found = net.effects(most=most)
+    assert max(abs(found[name] - every[name]) for name in every) < 3 * 0.5 / most**0.5
+
+
+def test_samples_of_sequences_are_drawn_with_equal_probability() -> None:
+    net = zoo.load("histogram", vocabulary=4, length=9)
+    sizes = {ids.shape[1]: len(ids) for ids in sample_of(net, 4096)}
+    assert sum(sizes.values()) == 4096 and abs(sizes[9] / 4096 - 0.75) < 0.02 and sizes[8] < 0.22 * 4096
+    longest = [len(ids) for ids in sequences_of(net, 4096)]
+    assert len(longest) == 9 and len(set(longest)) == 1, "comparisons see every length"
+    p = tokens.program("abcdefghijklmnopqrstuvwxyz", max_len=512, causal=True)
+    shapes = [tuple(ids.shape) for ids in sample_of(p.compile(p.count(p.tokens == "a")), 10)]
+    assert all(n >= 509 for _, n in shapes) and sum(c for c, _ in shapes) == 10
+
+
+def test_a_broken_network_says_so_where_it_is_shown() -> None:
+    net = zoo.load("induction")
+    assert net.heads == (("previous",), ("induction",)) and "not certified" not in repr(net)
+    net.layers[0].output.data[0] = 0
+    reason = "changed since it was certified: layers.0.output"
+    assert repr(net).endswith(f"not certified: {reason})") and reason in str(net.certificate)
+    verdict = attnc.verify(net)
+    assert not verdict and verdict.reason == reason
 
 
 def test_patterns_are_modules() -> None:

@@ -85,6 +85,22 @@ def test_bad_requests(name: str, sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "sizes", "written"),
+    [
+        ("add-mod-7", {"vocabulary": 97}, "zoo.about('add-mod-7').build(range(97), 2)"),
+        ("add-mod-97", {}, "zoo.about('add-mod-7').build(range(97), 2)"),
+        ("sort", {"vocabulary": 40, "length": 5}, "zoo.about('sort').build([…], 5)"),
+    ],
+)
+def test_other_tokens_are_possible_by_the_program(name: str, sizes: dict[str, int], written: str) -> None:
+    with pytest.raises(InputError) as raised:
+        zoo.load(name, **sizes)
+    assert written in str(raised.value)
+    p, output = zoo.about("add-mod-7").build(range(5), 2)
+    assert p.compile(output).run([4, 3]) == [4, 2]
+
+
+@pytest.mark.parametrize(
     "name",
     [
         pytest.param(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnc.errors import InputError
-from attnc.frontends.tokens.variables import Constant, Variable, Where, never_holds
+from attnc.errors import ExpressionError, InputError
+from attnc.frontends.tokens.variables import Constant, Query, Variable, Where, hidden_keys, never_holds
 from attnc.lower.tokens_to_network import compile_tokens
 from attnc.network.tokens import TokenNetwork
 from attnc.program.tokens import (
@@ -125,6 +125,12 @@ class ProgramBuilder:
         if not callable(function) or not variables:
             hint = ": give its method __getitem__" if hasattr(function, "__getitem__") else ""
             raise InputError(f"map takes a function and one or more variables, got {function!r:.80}{hint}")
+        return self.mapped(function, variables, "the map", name)
+
+    def mapped(
+        self, function: Callable[..., Any], variables: Sequence[Variable], what: str, name: str = ""
+    ) -> Variable:
+        """A map, which errors call `what`."""
         args = tuple(self._own(v).node for v in variables)
         domains = [self.known.domains[n] for n in args]
         if math.prod(map(len, domains)) > MOST_VALUES:
@@ -132,7 +138,7 @@ class ProgramBuilder:
             raise InputError(
                 f"a map of {sizes} values: at most {MOST_VALUES:,} are supported; use smaller domains"
             )
-        table = tuple(self._called(function, values, "the map") for values in itertools.product(*domains))
+        table = tuple(self._called(function, values, what) for values in itertools.product(*domains))
         return self._add(Map(args, table), name)
 
     def linear(self, terms: Sequence[tuple[int, Variable]], constant: int = 0) -> Variable:
@@ -206,7 +212,10 @@ class ProgramBuilder:
         if given is True:
             return Where(self, ())
         if not isinstance(given, Variable):
-            raise InputError(f"a condition is a comparison, or True for all positions: got {given!r}")
+            raise ExpressionError(
+                f"a condition is a comparison, or True for all positions: got {given!r}. Put parentheses around each comparison, "
+                "as in (x == x.q) & (i < i.q)"
+            )
         self.check_bool(given)
         return Where(self, tuple(self._alone(node, query) for node in self._parts(given.node)))
 
@@ -235,8 +244,9 @@ class ProgramBuilder:
     def check_bool(self, variable: Variable) -> None:
         """Raise unless a variable is True or False."""
         if not all(isinstance(v, bool) for v in self._own(variable).domain):
-            raise InputError(
-                f"{variable!r} is no condition: its values must be True and False; compare it with a value"
+            raise ExpressionError(
+                f"{variable!r} is no condition: its values must be True and False. Compare it with a value, and put parentheses "
+                "around each comparison, as in (x == x.q) & (i < i.q)"
             )
 
     def constant(self, value: object) -> Constant:
@@ -272,8 +282,9 @@ class ProgramBuilder:
             found = int(found)
         if type(found) not in kinds:
             accepted = "True or False" if kinds == (bool,) else "a string, a whole number, True or False"
-            shown = ", ".join(map(repr, values))
-            raise InputError(f"{what} returns {found!r} for ({shown}): return {accepted}")
+            shown = ", ".join(map(_shown, values))
+            rounds = "; int(…) rounds" if isinstance(found, Fraction) else ""
+            raise InputError(f"{what} returns {_shown(found)} for ({shown}): return {accepted}{rounds}")
         return found
 
     def __repr__(self) -> str:
@@ -283,11 +294,38 @@ class ProgramBuilder:
         return f"ProgramBuilder({size}, {kind}{len(self.known.nodes)} variables: {', '.join(['tokens', 'indices', *named])})"
 
     def _where(self, given: Condition) -> tuple[Predicate, ...]:
-        return self.condition(given).predicates
+        where = self.condition(given)
+        if self.known.causal and self._hidden(where.predicates):
+            hidden_keys(repr(where))
+        return where.predicates
+
+    def _hidden(self, where: Sequence[Predicate]) -> bool:
+        """Whether conditions on the index alone hold for keys after the query, and for no others."""
+        held = np.ones((self.known.length, self.known.length), bool)  # [query, key]
+        for p in where:
+            sides = [n for n in (p.query, p.key) if n is not None]
+            if all(self.known.positional[n] for n in sides):
+                held &= self._at_indices(p)
+        return bool(held.any()) and not bool(np.tril(held).any())
+
+    def _at_indices(self, p: Predicate) -> np.ndarray[Any, Any]:
+        """Whether a condition on the index alone holds: [query, key], or 1 in the place of a side that it does not read."""
+        query, key = (
+            np.zeros(1, np.int64) if n is None else self.known.position_places(n)[:, -1]
+            for n in (p.query, p.key)
+        )
+        return np.array(p.table)[query[:, None], key[None]]
 
     def _own(self, variable: Variable) -> Variable:
+        if isinstance(variable, Where):
+            raise ExpressionError(
+                f"expected a variable, with one value at each position: got the condition {variable!r} on pairs of positions. "
+                "p.count(…) counts the positions that it selects, p.exists(…) tells whether there are any, p.get(…, x) copies x"
+            )
+        if isinstance(variable, Query):
+            raise ExpressionError(f"expected a variable of the program, got {variable!r}: leave out .q")
         if not isinstance(variable, Variable):
-            raise InputError(f"expected a variable of the program, got {variable!r}")
+            raise ExpressionError(f"expected a variable of the program, got {variable!r}")
         if variable.builder is not self:
             raise InputError(f"{variable!r} belongs to another program")
         return variable
@@ -306,6 +344,10 @@ class ProgramBuilder:
         elif name:
             self.named(name, Variable(self, self._seen[text]))
         return Variable(self, self._seen[text])
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, Fraction) else repr(value)
 
 
 def _plain(value: Any) -> Any:

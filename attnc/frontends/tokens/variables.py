@@ -10,19 +10,18 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from attnc.errors import ConditionWarning, InputError
-from attnc.program.tokens import Predicate, TokenProgram, Value
+from attnc.errors import ConditionWarning, ExpressionError, InputError
+from attnc.program.tokens import Predicate, Value
+from attnc.program.tokens.written import COMPARE, condition_text
 
 if TYPE_CHECKING:
     from attnc.frontends.tokens.builder import ProgramBuilder
 
 Constant = str | int | bool
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 
 
 def never_holds(condition: str) -> None:
@@ -40,6 +39,14 @@ def same_position(condition: str, always: bool) -> None:
     )
 
 
+def hidden_keys(condition: str) -> None:
+    """Warn about a condition of a causal program that holds for keys after the query alone."""
+    _warn(
+        f"{condition} never holds in a causal program: keys after the query are hidden, so nothing is ever selected. Select keys "
+        "at or before it, as in i == i.q - 1, or use causal=False"
+    )
+
+
 def _warn(text: str) -> None:
     """A `ConditionWarning` at the line outside of this package that called it."""
     frame, level = sys._getframe(1), 2
@@ -48,6 +55,17 @@ def _warn(text: str) -> None:
     ):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, ConditionWarning, stacklevel=level)
+
+
+_EITHER = (
+    "Select twice and combine the results: p.count(a) + p.count(b) for conditions a and b that never hold together, "
+    "p.exists(a) | p.exists(b) for any"
+)
+
+
+def _no_condition(given: object) -> str:
+    """What is wrong with an operand of & and |: & binds more tightly than ==, as in x == y.q & i < i.q."""
+    return f"& and | combine conditions: got {given!r}. Put parentheses around each comparison, as in (x == x.q) & (i < i.q)"
 
 
 class _Comparable:
@@ -78,7 +96,19 @@ class _Comparable:
 
     def __bool__(self) -> bool:
         raise InputError(
-            "a variable has a value at each position, no truth value: use &, | and ~, not and, or, not"
+            "a variable has a value at each position, no truth value: use &, | and ~, not and, or, not; for x in values, "
+            "x.map(lambda v: v in values)"
+        )
+
+    def __len__(self) -> int:
+        raise ExpressionError(
+            "a variable has a value at each position, and no length: p.length is that of the sequence, len(x.domain) counts the "
+            "values that x can take"
+        )
+
+    def __contains__(self, value: object) -> bool:
+        raise ExpressionError(
+            f"{value!r} in x has no meaning for variables: compare, x == {value!r}, or select, p.exists(x == {value!r})"
         )
 
 
@@ -112,16 +142,16 @@ class Variable(_Comparable):
 
     def _compare(self, sign: str, other: Any) -> Variable | Where:
         if isinstance(other, Query):
-            return self.builder.pair(self, other.variable, _COMPARE[sign], f"key {sign} query")
+            return self.builder.pair(self, other.variable, COMPARE[sign], f"key {sign} query")
         if isinstance(other, Variable):
-            found = self.builder.map(_COMPARE[sign], self, other)
+            found = self.builder.map(COMPARE[sign], self, other)
             known, possible = self.builder.known, self.builder.known.possible(found.node)
             varies = any(len(known.domains[atom]) > 1 for atom in known.atoms(found.node))
             if len(possible) == 1 and (varies or not possible[0]):
                 same_position(f"{self!r} {sign} {other!r}", always=bool(possible[0]))
             return found
         value = self.builder.constant(other)
-        found = self.builder.map(lambda x: _COMPARE[sign](x, value), self)
+        found = self.builder.map(lambda x: COMPARE[sign](x, value), self)
         if True not in found.domain:
             never_holds(f"{self!r} {sign} {other!r}")
         return found
@@ -146,10 +176,23 @@ class Variable(_Comparable):
 
     def __mul__(self, other: object) -> Variable:
         if isinstance(other, Variable):
-            return self.builder.map(operator.mul, self, other)
+            return self._times(other)
         return self.builder.linear(((self.builder.whole(other), self),))
 
     __rmul__ = __mul__
+
+    def _times(self, other: Variable) -> Variable:
+        """The product with a variable, as a map."""
+        try:
+            return self.builder.mapped(operator.mul, (self, other), "the product")
+        except InputError as problem:
+            if not any(isinstance(v, Fraction) for v in (*self.domain, *other.domain)):
+                raise
+            x, y = (self.builder.known.title(variable.node) for variable in (self, other))
+            raise InputError(
+                f"the product of {x} and {y}: means are fractions, and products must be whole numbers. If this one always is, "
+                "write p.map(lambda x, y: int(x * y), x, y); a sum over positions is a sum of counts"
+            ) from problem
 
     def __mod__(self, other: object) -> Variable:
         modulus = self.builder.whole(other)
@@ -170,6 +213,11 @@ class Variable(_Comparable):
     def __and__(self, other: Variable | Where) -> Any:
         return self._both(other, operator.and_)
 
+    def __rand__(self, other: object) -> NoReturn:
+        raise ExpressionError(_no_condition(other))
+
+    __ror__ = __rand__
+
     def __or__(self, other: Variable | Where) -> Any:
         return self._both(other, operator.or_)
 
@@ -177,7 +225,7 @@ class Variable(_Comparable):
         if isinstance(other, Where):
             return combine(self.builder.condition(self), other)
         if not isinstance(other, Variable):
-            raise InputError(f"& and | combine conditions: got {other!r}")
+            raise ExpressionError(_no_condition(other))
         for side in (self, other):
             self.builder.check_bool(side)
         combined = self.builder.map(combine, self, other)
@@ -190,7 +238,8 @@ class Variable(_Comparable):
         return self.map(lambda x: not x)
 
     def __repr__(self) -> str:
-        shown = ", ".join(map(repr, self.domain[:6])) + (", …" if len(self.domain) > 6 else "")
+        values = (str(v) if isinstance(v, Fraction) else repr(v) for v in self.domain[:6])
+        shown = ", ".join(values) + (", …" if len(self.domain) > 6 else "")
         return f"<{self.builder.known.title(self.node)}: {shown}>"
 
 
@@ -203,7 +252,7 @@ class Query(_Comparable):
     def _compare(self, sign: str, other: Any) -> Where:
         builder = self.variable.builder
         if isinstance(other, Variable):
-            compare = _COMPARE[_MIRRORED[sign]]
+            compare = COMPARE[_MIRRORED[sign]]
             return builder.pair(other, self.variable, compare, f"key {_MIRRORED[sign]} query")
         compared = self.variable._compare(sign, other.variable if isinstance(other, Query) else other)
         assert isinstance(compared, Variable)
@@ -247,6 +296,14 @@ class Query(_Comparable):
 
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __abs__ = __rmod__ = __rfloordiv__ = _refused
 
+    def __and__(self, other: object) -> NoReturn:
+        raise ExpressionError(_no_condition(self))
+
+    __or__ = __rand__ = __ror__ = __and__
+
+    def __invert__(self) -> NoReturn:
+        raise ExpressionError(f"~ takes a condition: got {self!r}. Write ~(x.q == value), or ~x for x.q")
+
     def __repr__(self) -> str:
         return f"{self.variable!r}.q"
 
@@ -267,10 +324,7 @@ class Where:
     def __or__(self, other: Where | Variable) -> Where:
         a, b = self._alone(), self.builder.condition(other)._alone()
         if (a.key, a.query) != (b.key, b.query):
-            raise InputError(
-                "| combines conditions on the same two variables: for others, map the variables to one first, or select "
-                "twice and combine the results"
-            )
+            raise InputError(f"| combines conditions on the same two variables. {_EITHER}")
         table = tuple(
             tuple(x or y for x, y in zip(*rows, strict=True)) for rows in zip(a.table, b.table, strict=True)
         )
@@ -287,27 +341,17 @@ class Where:
     def __bool__(self) -> bool:
         raise InputError("a condition holds for pairs of positions, it has no truth value: use &, | and ~")
 
+    def __len__(self) -> int:
+        raise ExpressionError("a condition has no length: p.count(condition) counts the selected positions")
+
+    def __contains__(self, value: object) -> bool:
+        raise ExpressionError(f"{value!r} in a condition has no meaning: combine conditions by & and |")
+
     def _alone(self) -> Predicate:
         if len(self.predicates) != 1:
-            raise InputError("| and ~ take single comparisons, not conjunctions")
+            raise InputError(f"| and ~ take single comparisons, not conjunctions by &. {_EITHER}")
         return self.predicates[0]
 
     def __repr__(self) -> str:
         known = self.builder.known
-        return f"<Where: {' and '.join(_condition(known, p) for p in self.predicates) or 'all keys'}>"
-
-
-def _condition(known: TokenProgram, p: Predicate) -> str:
-    """A condition in words: its sign, if it is a comparison of values, and the variables at the key and the query."""
-    key, query = ("" if n is None else known.names[n] or known.title(n) for n in (p.key, p.query))
-    if p.key is None or p.query is None:
-        return key or f"{query}.q"
-    pairs = [(k, q) for q in known.domains[p.query] for k in known.domains[p.key]]
-    held = [x for row in p.table for x in row]
-    for sign, compare in _COMPARE.items():
-        try:
-            if [compare(k, q) for k, q in pairs] == held:
-                return f"{key} {sign} {query}.q"
-        except TypeError:
-            continue
-    return f"predicate({key}, {query}.q)"
+        return f"<Where: {' and '.join(condition_text(known, p) for p in self.predicates) or 'all keys'}>"

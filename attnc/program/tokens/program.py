@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from attnc.program.tokens.nodes import (
     references,
 )
 from attnc.program.tokens.positions import ByPosition, Codes, UndefinedError, by_position
+from attnc.program.tokens.written import node_text
 
 MOST_VALUES = 1 << 17  # of a domain
 MOST_LENGTH = 512
@@ -110,13 +112,38 @@ class TokenProgram:
         check_sizes(tokens)
         for token in tokens:
             if type(token) is not kind or token not in known:
-                raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}")
+                raise InputError(
+                    f"the token {token!r} is not in the vocabulary {self.vocabulary}{self._how(given, token)}"
+                )
         return tokens
 
+    def _how(self, given: object, token: object) -> str:
+        """What to do about something that is not a token, if it was meant in another way."""
+        letters = {v for v in self.vocabulary if isinstance(v, str)}
+        if isinstance(token, (list, tuple)) or (
+            isinstance(token, str) and len(token) > 1 and set(token) <= letters
+        ):
+            return ": one sequence is taken at a time; for a batch give net(ids, lengths) a tensor of ids"
+        if isinstance(given, str):
+            words = max(map(len, letters), default=2) > 1
+            advice = f"; give a list of tokens, as in {given[:20]!r}.split()" if words else ""
+            return f": a string is one sequence, each letter a token{advice}"
+        if isinstance(token, int) and letters:
+            return ": ids are for net(ids), a tensor; here give the tokens"
+        return ""
+
+    def __repr__(self) -> str:
+        size = f"{len(self.vocabulary)} tokens, length <= {self.length}{', causal' * self.causal}"
+        return f"TokenProgram({size}, {len(self.nodes)} variables, output: {self.title(self.output)})"
+
     def title(self, at: int) -> str:
-        """The kind and the name of a node."""
+        """The kind and the name of a node; without a name, the expression that it stands for."""
         kind = type(self.nodes[at]).__name__.lower()
-        return f"{kind} {self.names[at]!r}" if self.names[at] else f"{kind} {at}"
+        return (
+            f"{kind} {self.names[at]!r}"
+            if self.names[at]
+            else shorten(node_text(self, at), 100, placeholder=" …")
+        )
 
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
