@@ -14,6 +14,7 @@ import numpy as np
 from attnc import effort
 from attnc.arithmetic import ARITHMETIC
 from attnc.errors import ConvergenceError, InputError, PrecisionError
+from attnc.functions.balls import ball, working
 from attnc.heads import lattice, patience
 from attnc.heads.chain import Chain
 from attnc.heads.designs import best_candidates, candidates_of
@@ -29,6 +30,7 @@ _CANCELS = 32  # rounding above so many times the least error comes from values 
 _ENORMOUS = 1e4  # values so many times the largest |f|
 _RELAXED = 3  # searches with a larger eps after one that failed
 _LATTICE = 4096  # anchors of a lattice: the proof of more takes minutes
+_TINY, _BITS = 2.0**-40, 128  # of the interval: a cell beside a kink; bits of the enclosure there
 _DAMPINGS = (1e-2, 1e-3, 1e-4)  # of eps: what a unit of |value| costs in the search for smaller values
 
 
@@ -187,8 +189,27 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
     return best
 
 
+def _refuse_endless(plan: Plan) -> None:
+    """Raise if the enclosure of f has no finite value on a tiny cell at a kink: every proof would fail there."""
+    f, domain = plan.f, plan.domain
+    for k in f.kinks if f.provable else ():
+        if not domain.lo <= k <= domain.hi:
+            continue
+        cells = [(max(domain.lo, k - _TINY * domain.width), k), (k, min(domain.hi, k + _TINY * domain.width))]
+        with working(_BITS):
+            finite = all(f.over(ball(a, b)).is_finite() for a, b in cells)
+        if not finite:
+            box = f"attnc.Box({domain.lo:g}, {domain.hi:g}, shape=(1, 1))"
+            raise ConvergenceError(
+                f"the enclosure of {f.label!r} has no finite value on small cells at the kink s={k:.9g}, so that nothing can be "
+                "proved there. Return a range for such a cell (the first coefficient finite, the others NaN), or use "
+                f"attnc.compile(f, domain={box}, eps=…, lipschitz=K)."
+            )
+
+
 def refuse_kinks(plan: Plan) -> None:
     """Raise if a user's function has a kink that is not declared, a jump or a pole: the search would not converge."""
+    _refuse_endless(plan)
     kink = find_kink(plan.f, plan.domain)
     if kink is None:
         return
@@ -348,7 +369,9 @@ def _out_of_reach(
         return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
         what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"
-        advice = "use another design, a smaller interval, or an enclosure that is sharp on small cells"
+        advice = (
+            "use another design, a smaller interval, or an enclosure that is finite and sharp on small cells"
+        )
         return ConvergenceError(f"{what}: {advice}.{late}")
     return refusal(plan, eps, found, late)
 

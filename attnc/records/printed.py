@@ -53,6 +53,7 @@ def rows_of(c: Certificate) -> list[tuple[str, str]]:
     counts = {kind: below.count(kind) for kind in FACTS}
     parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
     why = c.facts.get("reason") if c.subject == "head" and not c.proved else None
-    reason = "" if why is None else f"not proved: {why}; attnc.function(f, enclosure=…) gives a proof"
+    advice = "" if "attnc." in str(why) else "; attnc.function(f, enclosure=…) gives a proof"
+    reason = "" if why is None else f"not proved: {why}{advice}"
     last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts, reason) if part)
     return [*rows, ("details", last)] if last else rows
