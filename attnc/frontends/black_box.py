@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnc.arguments import check_arithmetic, check_box, checked_count, checked_nonnegative
-from attnc.domain import Box
+from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError, Problem
 from attnc.frontends.callable_source import CallableSource, find_jump
 from attnc.frontends.fit import FittedNetwork, fit
@@ -362,23 +362,27 @@ def _unreached(
     if jump is not None:
         advice = "Attention with bounded weights is continuous: give a box without the jump, or a continuous function."
         return ConvergenceError(f"the function is not continuous: it {jump}. {advice}", found=jump)
-    _, anchors = _grid_size(request)
+    slope, anchors = _grid_size(request, best.worst)
     grid = f", lipschitz=K for a proof (a grid of about {anchors:,.0f} anchors)"
-    proof = grid if anchors <= MOST_ANCHORS else ""
+    proof, few = (grid, "") if anchors <= MOST_ANCHORS else ("", f"; the largest slope found is {slope:.3g}")
     message = (
         f"eps={request.eps:g} was not reached: the error with {size} is {error:.3g} at x = "
         f"{request.source.shown(best.worst)}, and more of them do not help enough. "
-        f"Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box."
+        f"Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box{few}."
     )
     return ConvergenceError(message, reachable=1.1 * reached, found=best)
 
 
-def _grid_size(request: FunctionRequest) -> tuple[float, float]:
-    """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points, which is at most the Lipschitz constant; and the
-    number of anchors of a grid for it."""
+def _grid_size(request: FunctionRequest, worst: Array | None = None) -> tuple[float, float]:
+    """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points, some of them beside the `worst` point, which is at
+    most the Lipschitz constant; and the number of anchors of a grid for it."""
     source, lo, hi = request.source, request.source.lo, request.source.hi
     x = source.uniform(2000, request.seed + 2)
     step = np.random.default_rng(request.seed).standard_normal(x.shape) * (hi - lo) * 1e-3
+    if worst is not None:  # a narrow spike is seen only from near it
+        scales = np.repeat(2.0 ** -np.arange(4, 24), 100)[:, None]
+        beside = worst.reshape(-1) + np.resize(step, (len(scales), x.shape[1])) * 1e3 * scales
+        x, step = np.concatenate([x, np.clip(beside, lo, hi)]), np.concatenate([step, step * scales])
     y = np.clip(x + step, lo, hi)
     apart = np.sqrt(np.square(y - x).sum(1))
     change = np.abs(source(y) - source(x)).max(1)

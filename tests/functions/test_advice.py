@@ -96,3 +96,28 @@ def test_what_is_advised_about_a_root_works() -> None:
 def test_a_function_that_forgets_the_batch(f: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(AttncError, match="axis 0 is the batch"):
         attnc.compile(f, domain=attnc.Box(-1, 1, shape=(2,)), eps=1e-2)
+
+
+def refused(f: Any, domain: tuple[float, float], eps: float, **given: Any) -> str:
+    with pytest.raises(AttncError) as found:
+        attnc.head(f, domain=domain, eps=eps, **given)
+    return str(found.value)
+
+
+def test_a_function_that_varies_too_fast_is_sent_to_a_grid() -> None:
+    said = refused(lambda s: torch.sin(1 / s), (0.01, 1), 1e-2)
+    assert "method='grid'" in said and "eps >=" not in said
+
+
+def test_rounding_is_met_by_float64_and_not_by_more_heads() -> None:
+    said = refused(lambda s: s**3 - 2 * s, (-1, 1), 1e-6)
+    assert "Use dtype=torch.float64" in said and "more heads" not in said
+    head = attnc.head(lambda s: s**3 - 2 * s, domain=(-1, 1), eps=1e-6, dtype=torch.float64)
+    assert head.certificate.proved
+
+
+def test_a_narrow_spike_is_not_said_to_need_one_anchor() -> None:
+    with pytest.raises(AttncError, match=r"largest slope found is (\d.*e\+03|1e\+04)"):
+        attnc.compile(
+            lambda x: torch.exp(-(((x - 0.3) / 1e-4) ** 2)), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-2
+        )
