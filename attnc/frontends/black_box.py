@@ -41,6 +41,7 @@ MOST_AXES, MOST_LATTICE = 4, 1 << 14
 POINTS, WEIGHTS = 1 << 16, 1 << 28
 SECONDS = 120.0  # CPU seconds for a proof
 _CHECK_SECONDS = 3.0  # CPU seconds for the check of a constant that is given
+_UNPROVED = "not proved: "  # how a note begins
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -113,6 +114,9 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
         over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
         count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
         grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
+        why = next(note for note in net.notes if note.startswith(_UNPROVED)).removeprefix(_UNPROVED)
+        why += "; lipschitz=K may give a proof" if anchors <= MOST_ANCHORS else ""
+        net.certificate = replace(net.certificate, facts={**net.certificate.facts, "reason": why})
         net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
@@ -216,7 +220,7 @@ def _lattice(request: FunctionRequest) -> Network:
     net.certificate = _confirm(request, net, "lattice")
     anchors = _product(found.lattice.counts)
     values = f"values by least squares from {request.source.evaluations:,} values of f"
-    net.notes = (f"anchors: {anchors}, {values}", f"not proved: {unproved}")
+    net.notes = (f"anchors: {anchors}, {values}", f"{_UNPROVED}{unproved}")
     return net
 
 
@@ -299,7 +303,7 @@ def _fit(request: FunctionRequest) -> Network:
     inner = replace(inner, name="against the fitted network")
     net.certificate = replace(_confirm(request, net, "fit"), children=(inner,))
     near_fit = f"the attention is proved to be within {inner.bound:.3g} of the fitted network, not of f"
-    net.notes = (f"{neurons}; {near_fit}", f"not proved: {reason}")
+    net.notes = (f"{neurons}; {near_fit}", f"{_UNPROVED}{reason}")
     return net
 
 

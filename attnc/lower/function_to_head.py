@@ -217,6 +217,7 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     stated = plan.f.facts() if isinstance(plan.f, TracedFunction) else {}
+    stated |= {"heads": plan.heads} if plan.heads > 1 else {}
     points = _attack_points(plan, found)
     terms: dict[str, Any]
     if found.proof is None:
