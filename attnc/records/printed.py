@@ -54,13 +54,13 @@ def rows_of(c: Certificate) -> list[tuple[str, str]]:
 
 
 def _parts(c: Certificate) -> str:
-    """How many parts of each kind there are. A certificate of several heads, which share the anchors of f, is one set of them."""
+    """How many parts of each kind there are. In a network, heads that share the anchors of f are one set."""
     below = list(c.walk())[1:]
     words = []
     for kind in FACTS:
         parts = [part for part in below if part.subject == kind]
         counted, several = len(parts), [part.facts.get("heads", 1) for part in parts]
-        total = sum(n for n in several if type(n) is int) if kind == "head" else 0
+        total = sum(n for n in several if type(n) is int) if kind == "head" and c.subject == "network" else 0
         if total > counted:
             words.append(f"{counted} set{'s' * (counted != 1)} of anchors, {total} heads")
         elif parts:

@@ -121,3 +121,8 @@ def test_a_narrow_spike_is_not_said_to_need_one_anchor() -> None:
         attnc.compile(
             lambda x: torch.exp(-(((x - 0.3) / 1e-4) ** 2)), domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-2
         )
+
+
+def test_a_function_that_underflows_is_its_operations() -> None:
+    head = attnc.head(lambda s: torch.exp(-((s / 1e-4) ** 2)), domain=(-1, 1), eps=1e-2)
+    assert head.certificate.proved and attnc.verify(head)
