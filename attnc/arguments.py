@@ -15,6 +15,7 @@ from attnc.domain import Box, Interval
 from attnc.errors import InputError, PrecisionError, page
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+_NAMES = {"float": "float32", "double": "float64"}  # torch's other names
 ENGINES = ("softmax", "sdpa", "closed-form")
 LARGEST = {"float32": 2.0**80, "float64": 2.0**400}  # squares of larger intermediate results would overflow
 
@@ -78,8 +79,9 @@ def checked_strict(strict: object) -> bool | None:
 
 
 def checked_dtype(dtype: object) -> str:
-    """The name of a dtype that attnc runs in: torch.float64 and "float64" mean the same."""
+    """The name of a dtype that attnc runs in: torch.float64, "float64" and "double" mean the same."""
     name = DTYPES.get(dtype) if isinstance(dtype, torch.dtype) else dtype
+    name = _NAMES.get(name, name) if isinstance(name, str) else name
     if not isinstance(name, str) or name not in DTYPES.values():
         raise InputError(
             f"dtype={dtype!r}: torch.float32 and torch.float64 are accepted, or 'float32' and 'float64'"

@@ -217,7 +217,7 @@ def checked_call(function: Callable[_P, _R]) -> Callable[_P, _R]:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as problem:
-            raise wrong_call(function.__name__, signature, kwargs, str(problem)) from None
+            raise wrong_call(function.__name__, signature, kwargs, str(problem), len(args)) from None
         return function(*args, **kwargs)
 
     return run
@@ -233,21 +233,23 @@ _SETTINGS = (
 
 
 def wrong_call(
-    name: str, signature: inspect.Signature, given: Mapping[str, object], problem: str
+    name: str, signature: inspect.Signature, given: Mapping[str, object], problem: str, positional: int = 0
 ) -> ArgumentError:
-    """The error for a call that does not fit the signature of a function.
+    """The error for a call that does not fit the signature of a function; `positional` arguments were given without a name.
 
     >>> def f(model, *, eps): ...
     >>> print(wrong_call("f", inspect.signature(f), {"epz": 1}, "no argument 'epz'"))
     f has no argument 'epz' (did you mean 'eps'?): its arguments are model, eps
     """
-    accepted = list(signature.parameters)
+    accepted = [
+        word for word, p in signature.parameters.items() if word != "self" and p.kind is not p.VAR_KEYWORD
+    ]
     listed = f"its arguments are {', '.join(accepted)}"
     more = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     wrong = [word for word in given if word not in accepted]
     unknown = [word for word in wrong if word == "eps" or not more or _MEANT.get(word) in accepted]
     if not unknown:
-        return ArgumentError(f"{name}: {problem}; {listed}")
+        return ArgumentError(f"{name}: {problem}{_named(signature, given, positional)}; {listed}")
     word = unknown[0]
     if word == "eps" and "approximation" in accepted:
         why = (
@@ -258,10 +260,23 @@ def wrong_call(
     if word in _SETTINGS and "config" in accepted:
         value = repr(given[word]) if isinstance(given[word], (str, bool)) else "…"
         return ArgumentError(f"{name} has no argument {word!r}: use config={{{word!r}: {value}}}; {listed}")
+    if accepted == ["inputs"]:
+        return ArgumentError(f"{name} has no argument {word!r}: use inputs={{{word!r}: …}}; {listed}")
     near = [_MEANT[word]] if _MEANT.get(word) in accepted else difflib.get_close_matches(word, accepted, 1)
     return ArgumentError(
         f"{name} has no argument {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}: {listed}"
     )
+
+
+def _named(signature: inspect.Signature, given: Mapping[str, object], positional: int) -> str:
+    """How to write the arguments that are missing, or that were given without their names."""
+    kinds = signature.parameters.values()
+    places = [p for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = [p for p in kinds if p.kind is p.KEYWORD_ONLY and p.name not in given]
+    wanted = named[: positional - len(places)]
+    if positional <= len(places):
+        wanted = [p for p in (*places[positional:], *named) if p.default is p.empty and p.name not in given]
+    return f" (write {', '.join(f'{p.name}=…' for p in wanted)})" if wanted else ""
 
 
 def resolve_progress(progress: Progress | bool | None) -> Progress:

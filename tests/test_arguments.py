@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import attnc
 from attnc import arguments
 from attnc.domain import Box, Interval
-from attnc.errors import InputError
+from attnc.errors import ArgumentError, InputError
 
 
 @pytest.mark.parametrize("eps", [0, -1.0, float("nan"), float("inf"), True, "1e-3", None, 10**400])
@@ -72,3 +74,29 @@ def test_a_box_must_hold_a_number_of_the_dtype() -> None:
     arguments.check_box(thin, "float64")
     with pytest.raises(InputError, match=r"float32 .*\(0,\)"):
         arguments.check_box(thin, "float32")
+
+
+def test_torchs_other_names_of_dtypes() -> None:
+    assert [arguments.checked_dtype(name) for name in ("double", "float")] == ["float64", "float32"]
+    with pytest.raises(InputError, match="half"):
+        arguments.checked_dtype("half")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: attnc.head("abs", (-1, 1), 1e-3), r"^head.*write domain=…, eps=…"),
+        (lambda: attnc.compile(nn.Linear(1, 1), Box(-1, 1, shape=(1,))), r"^compile.*write domain=…\)"),
+        (lambda: attnc.head("abs", eps=1e-3), r"^head.*write domain=…\)"),
+        (lambda: attnc.head("abs", domain=(-1, 1), eps=0.1).as_self_attention(), r"write n=…\)"),
+        (lambda: attnc.paper.two_layer(None, None, eps=1, anchors=20), r"^two_layer has no .*'anchors'.*eps"),
+        (lambda: attnc.paper.attention_softmax(None, None, eps=1, metod=20), r"^attention_softmax.*'method'"),
+        (
+            lambda: attnc.pretrained.ConversionReport.for_input(None, input_ids=1),
+            r"inputs=\{'input_ids': …\}",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit_say_what_to_write(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        call()

@@ -489,3 +489,12 @@ def test_what_is_no_function_of_its_input_is_refused(f: Any) -> None:
 def test_casts_are_named() -> None:
     net = attnc.compile(lambda x: x.float().sin().double(), domain=PAIR, eps=1e-2)
     assert net.certificate.status == "measured" and "float64 to float32" in str(net.describe())
+
+
+def test_the_certificate_of_a_measured_network_says_why(tmp_path: Path) -> None:
+    f = lambda x: torch.from_numpy(np.sin(x.numpy()))  # noqa: E731
+    net = attnc.compile(f, domain=attnc.Box(-1, 1, shape=(1, 1)), eps=1e-2)
+    assert net.certificate.status == "measured"
+    assert "not proved: f cannot be recorded: numpy()" in str(net.certificate)
+    net.save(tmp_path / "net.safetensors")
+    assert "lipschitz=K" in str(attnc.load(tmp_path / "net.safetensors").certificate)

@@ -60,7 +60,8 @@ def test_the_kinds_of_blocks() -> None:
             assert page in NOT_CODE and re.match(NOT_CODE[page], text), f"{page}: {text[:80]}"
         if language == "console":
             assert text.startswith("$ "), f"{page}: {text[:80]}"
-    assert kinds["coq"] == len(of_page("coq.md", "coq")) and kinds["bibtex"] == 1
+    assert kinds["coq"] == len(of_page("coq.md", "coq"))
+    assert of_page("README.md", "bibtex") == of_page("index.md", "bibtex") and kinds["bibtex"] == 2
 
 
 @pytest.mark.parametrize(("name", "text"), LISTINGS, ids=[name for name, _ in LISTINGS])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnc.arguments import check_arithmetic, check_box, checked_count, checked_nonnegative
-from attnc.domain import Box
+from attnc.domain import Array, Box
 from attnc.errors import ConvergenceError, InputError, PrecisionError, Problem
 from attnc.frontends.callable_source import CallableSource, find_jump
 from attnc.frontends.fit import FittedNetwork, fit
@@ -41,6 +41,7 @@ MOST_AXES, MOST_LATTICE = 4, 1 << 14
 POINTS, WEIGHTS = 1 << 16, 1 << 28
 SECONDS = 120.0  # CPU seconds for a proof
 _CHECK_SECONDS = 3.0  # CPU seconds for the check of a constant that is given
+_UNPROVED = "not proved: "  # how a note begins
 _SEEDS = 1000  # between the seed of the search and that of the measurement
 
 
@@ -113,6 +114,9 @@ def compile_function(request: FunctionRequest, form: str) -> Network:
         over = "" if anchors <= MOST_ANCHORS else f" (more than the limit of {MOST_ANCHORS:,})"
         count = f"{anchors:.3g}{over}" if over else f"{anchors:,.0f}"
         grid = f"the largest slope found is {slope:.3g}, for which a grid takes {count} anchors"
+        why = next(note for note in net.notes if note.startswith(_UNPROVED)).removeprefix(_UNPROVED)
+        why += "; lipschitz=K may give a proof" if anchors <= MOST_ANCHORS else ""
+        net.certificate = replace(net.certificate, facts={**net.certificate.facts, "reason": why})
         net.notes = (*net.notes, f"to prove eps={request.eps:g}, give lipschitz=K; {grid}")
     return net
 
@@ -216,7 +220,7 @@ def _lattice(request: FunctionRequest) -> Network:
     net.certificate = _confirm(request, net, "lattice")
     anchors = _product(found.lattice.counts)
     values = f"values by least squares from {request.source.evaluations:,} values of f"
-    net.notes = (f"anchors: {anchors}, {values}", f"not proved: {unproved}")
+    net.notes = (f"anchors: {anchors}, {values}", f"{_UNPROVED}{unproved}")
     return net
 
 
@@ -299,7 +303,7 @@ def _fit(request: FunctionRequest) -> Network:
     inner = replace(inner, name="against the fitted network")
     net.certificate = replace(_confirm(request, net, "fit"), children=(inner,))
     near_fit = f"the attention is proved to be within {inner.bound:.3g} of the fitted network, not of f"
-    net.notes = (f"{neurons}; {near_fit}", f"not proved: {reason}")
+    net.notes = (f"{neurons}; {near_fit}", f"{_UNPROVED}{reason}")
     return net
 
 
@@ -362,23 +366,27 @@ def _unreached(
     if jump is not None:
         advice = "Attention with bounded weights is continuous: give a box without the jump, or a continuous function."
         return ConvergenceError(f"the function is not continuous: it {jump}. {advice}", found=jump)
-    _, anchors = _grid_size(request)
+    slope, anchors = _grid_size(request, best.worst)
     grid = f", lipschitz=K for a proof (a grid of about {anchors:,.0f} anchors)"
-    proof = grid if anchors <= MOST_ANCHORS else ""
+    proof, few = (grid, "") if anchors <= MOST_ANCHORS else ("", f"; the largest slope found is {slope:.3g}")
     message = (
         f"eps={request.eps:g} was not reached: the error with {size} is {error:.3g} at x = "
         f"{request.source.shown(best.worst)}, and more of them do not help enough. "
-        f"Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box."
+        f"Use eps >= {1.1 * reached:.2g}{request.wider}{proof}, or a smaller box{few}."
     )
     return ConvergenceError(message, reachable=1.1 * reached, found=best)
 
 
-def _grid_size(request: FunctionRequest) -> tuple[float, float]:
-    """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points, which is at most the Lipschitz constant; and the
-    number of anchors of a grid for it."""
+def _grid_size(request: FunctionRequest, worst: Array | None = None) -> tuple[float, float]:
+    """The largest |f(x) - f(x')|/|x - x'| over pairs of near random points, some of them beside the `worst` point, which is at
+    most the Lipschitz constant; and the number of anchors of a grid for it."""
     source, lo, hi = request.source, request.source.lo, request.source.hi
     x = source.uniform(2000, request.seed + 2)
     step = np.random.default_rng(request.seed).standard_normal(x.shape) * (hi - lo) * 1e-3
+    if worst is not None:  # a narrow spike is seen only from near it
+        scales = np.repeat(2.0 ** -np.arange(4, 24), 100)[:, None]
+        beside = worst.reshape(-1) + np.resize(step, (len(scales), x.shape[1])) * 1e3 * scales
+        x, step = np.concatenate([x, np.clip(beside, lo, hi)]), np.concatenate([step, step * scales])
     y = np.clip(x + step, lo, hi)
     apart = np.sqrt(np.square(y - x).sum(1))
     change = np.abs(source(y) - source(x)).max(1)

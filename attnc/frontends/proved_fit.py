@@ -84,7 +84,8 @@ def _bound(
             proof = lattice_bound(f, numbers, source.lo, source.hi, target, effort, progress)
         except SingularError as problem:
             cell = f"x between {source.shown(problem.lo)} and {source.shown(problem.hi)}"
-            raise InputError(f"f has a singularity near {cell}. Give a box without this point.") from problem
+            advice = "Give a box without this point, or method='grid' and lipschitz=K if f has a Lipschitz constant K there."
+            raise InputError(f"f has a singularity near {cell}. {advice}") from problem
         if proof.bound <= room or target >= room:
             return proof
         target = room

@@ -105,7 +105,8 @@ class LatticePlan:
         cell = f"x between {self.source.shown(problem.lo)} and {self.source.shown(problem.hi)}"
         return InputError(
             f"f has a singularity near {cell}: it divides by something that may be 0, takes a logarithm or a root of something "
-            "that may not be positive, or atan2 may cross its cut. Give a box without this point, or another f."
+            "that may not be positive, or atan2 may cross its cut. Give a box without this point, or another f; if f has a "
+            "Lipschitz constant K there, method='grid' with lipschitz=K gives a proof."
         )
 
     def _bound(self, draft: LatticeDraft, sampled: float, room: float, deadline: float) -> LatticeBound:

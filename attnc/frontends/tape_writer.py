@@ -137,6 +137,9 @@ class Writer:
             return self.tape.write("power", a, int(exponent)) if exponent else self.tape.constant(1.0)
         if exponent == 0.5:
             return self.tape.write("sqrt", a)
+        if 0 < exponent <= 64 and (2 * exponent).is_integer():  # unlike e^(q log a), defined where a is 0
+            whole = self.tape.write("power", a, int(exponent))
+            return self.tape.write("multiply", whole, self.tape.write("sqrt", a))
         if not abs(exponent) <= 64:
             raise RefusedError(f"has the exponent {exponent}: up to 64 is traced")
         return self.tape.write("power", a, float(exponent))

@@ -82,7 +82,7 @@ def trace(
 def disagreement(traced: Traced, x: Array, values: Array, dtype: torch.dtype = torch.float64) -> str | None:
     """None if the traced operations return the values of the function at inputs (N, width), up to rounding; else where not."""
     found = traced.approximate(torch.from_numpy(np.ascontiguousarray(x))).numpy()
-    allowed = _AGREE[dtype] * max(float(np.abs(values).max()), 1e-300)
+    allowed = _AGREE[dtype] * float(np.abs(values).max()) + torch.finfo(dtype).tiny  # what is less may be 0
     with np.errstate(invalid="ignore"):
         off = np.nan_to_num(np.abs(found - values), nan=np.inf)
     row, column = np.unravel_index(int(off.argmax()), off.shape)

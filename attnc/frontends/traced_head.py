@@ -15,6 +15,7 @@ from attnc.frontends.trace import TraceError, disagreement, trace
 from attnc.functions import Function
 from attnc.functions.balls import variable, working
 from attnc.program.traced import KINKS, Traced
+from attnc.prove.defined import is_defined
 from attnc.prove.lattice_bound import SingularError, check_defined
 from attnc.prove.traced_function import TracedFunction, traced_function
 
@@ -24,6 +25,7 @@ _POINTS = 4097  # at which signs are compared, to find kinks
 _HALVINGS = 64
 _ROOT = 2.0**-40  # of its size on the interval: where the argument of a root is 0
 _MOST_KINKS = 64
+_SINGULAR = "a root, a power, a logarithm or a quotient is not proved to be defined"
 _BESIDE, _NEAR, _ORDER = 2.0**-36, 2.0**-12, 5  # of the interval; of the size of a coefficient; coefficients
 
 
@@ -38,7 +40,7 @@ def traced_head(f: Function, domain: Interval, dtype: torch.dtype) -> TracedFunc
             return f"it has {len(traced.operations)} operations, and up to {MOST} are read"
         if (wrong := _disagreement(f, traced, domain, dtype)) is not None:
             return wrong
-        check_defined(traced, np.array([domain.lo]), np.array([domain.hi]))
+        _check_defined(traced, domain)
         kinks = sorted({*f.kinks, *_kinks(traced, domain)})
         if len(kinks) > _MOST_KINKS:
             return f"it has {len(kinks)} kinks"
@@ -51,9 +53,18 @@ def traced_head(f: Function, domain: Interval, dtype: torch.dtype) -> TracedFunc
     except TraceError as problem:
         return str(problem)
     except SingularError as problem:
-        return f"it may be undefined {problem}"
+        other = f"attnc.compile(f, domain=attnc.Box({domain.lo:g}, {domain.hi:g}, shape=(1, 1)), eps=…, lipschitz=K)"
+        return f"{_SINGULAR} {problem}; if f has there a Lipschitz constant K, {other} gives a proof"
     except InputError as problem:
         return str(problem)
+
+
+def _check_defined(traced: Traced, domain: Interval) -> None:
+    try:
+        check_defined(traced, np.array([domain.lo]), np.array([domain.hi]))
+    except SingularError:
+        if not is_defined(traced, domain.lo, domain.hi):
+            raise
 
 
 def _read(f: Function, domain: Interval, dtype: torch.dtype) -> Traced:
@@ -177,7 +188,7 @@ def _roots(u: Callable[[Array], Array], s: Array) -> list[float]:
     floor = _ROOT * float(np.abs(size).max(initial=0.0))
     inner = np.flatnonzero((size[1:-1] <= size[:-2]) & (size[1:-1] < size[2:])) + 1
     low, high = s[inner - 1], s[inner + 1]
-    exact = [float(k) for k in s[inner][size[inner] == 0]]
+    exact = [float(s[i]) for i in (0, *inner, len(s) - 1) if size[i] == 0]
     for _ in range(2 * _HALVINGS):
         third = (high - low) / 3
         a, b = low + third, high - third

@@ -74,8 +74,11 @@ class Function:
         if list(self.kinks) != sorted(set(self.kinks)) or not all(map(math.isfinite, self.kinks)):
             raise InputError(f"the kinks of {self.name!r} must be finite and increasing: got {self.kinks}")
         if self.branches and len(self.branches) != len(self.kinks) + 1:
-            given, wanted = f"{len(self.kinks)} kinks and {len(self.branches)} branches", len(self.kinks) + 1
-            raise InputError(f"{self.name!r} has {given}: give {wanted} branches, from left to right")
+            kinks, maps = len(self.kinks), len(self.branches)
+            given = f"{kinks} kink{'s' * (kinks != 1)} and {maps} enclosure{'s' * (maps != 1)}"
+            example = "(left, right)" if kinks == 1 else "(left, …, right)" if kinks else "map"
+            wanted = f"give {kinks + 1}, from left to right, enclosure={example}"
+            raise InputError(f"{self.name!r} has {given}: {wanted}")
         if not all(map(math.isfinite, self.parameters.values())):
             raise InputError(f"the parameters of {self.name!r} must be finite: got {dict(self.parameters)}")
 
@@ -115,6 +118,11 @@ class Function:
             tensor = isinstance(out, Tensor)
             shape = f"{out.dtype} of shape {tuple(out.shape)}" if tensor else type(out).__name__
             wanted = f"a torch.Tensor of {s.dtype} and of shape {tuple(s.shape)}"
+            if tensor and out.dtype == torch.float32:
+                wanted += (
+                    ". Python numbers make float32: write torch.where(s > 0, torch.ones_like(s), torch.zeros_like(s)), "
+                    "not torch.where(s > 0, 1.0, 0.0)"
+                )
             if isinstance(out, torch.nn.Module):
                 wanted += f". Give a module, {shape}(), and not the class"
             raise FunctionError(f"{self.name!r} returned {shape}: it must return {wanted}")
@@ -248,13 +256,18 @@ def function(
 ) -> Function:
     """A function of your own.
 
-    With `torch_form` alone, errors are measured. With `enclosure`, a map of `flint.arb_series` (one for each interval between
-    kinks), they are proved. `kinks` are the points where f is not analytic.
+    With `torch_form` alone, `attnc.head` proves errors from its torch operations, or measures them. With `enclosure`, a map of
+    `flint.arb_series`, they are proved from the enclosure. `kinks` are the points where f is not analytic: with one kink give
+    `enclosure=(left, right)`, with n kinks n + 1 maps, from left to right. The value of a map must be finite on every small
+    cell, also on one with a kink; where a derivative is not bounded, its coefficient may be NaN.
 
     >>> import torch
     >>> f = function(lambda s: 1 / (1 + s * s), name="runge", enclosure=lambda x: 1 / (1 + x * x))
     >>> f.provable, f(torch.zeros(2))
     (True, tensor([1., 1.]))
+    >>> ramp = function(torch.relu, name="ramp", kinks=(0.0,), enclosure=(lambda x: 0 * x, lambda x: x))
+    >>> ramp.provable
+    True
     """
     if not callable(torch_form):
         raise InputError(f"torch_form is a callable on tensors: got {torch_form!r}")
@@ -333,7 +346,10 @@ def label_of(f: Function) -> str:
 def _advice(problem: Exception) -> str:
     """How to write a function of tensors that raised this."""
     if "Boolean value of Tensor" in str(problem):
-        return "An if asks for one answer, and a tensor has many: write torch.where(s < 0, a, b)"
+        return (
+            "An if, max(s, a) and min(s, a) ask for one answer, and a tensor has many: write torch.where(s < 0, a, b), "
+            "torch.clamp(s, min=a) or torch.maximum(a, b)"
+        )
     if isinstance(problem, TypeError) and "positional argument" in str(problem):
         return "A head computes a function of one number; attnc.compile takes f(x) with x of shape (batch, n)"
     return (

@@ -18,7 +18,7 @@ from attnc.heads import lattice, patience
 from attnc.heads.chain import Chain
 from attnc.heads.designs import best_candidates, candidates_of
 from attnc.heads.draft import Finished, forward, rounding_estimate
-from attnc.heads.target import Plan, bends, evaluate, find_kink, kind_of_kink, target_of
+from attnc.heads.target import Plan, bends, evaluate, find_kink, kind_of_kink, refuse_endless, target_of
 from attnc.prove.supnorm import SupNorm, supnorm
 from attnc.records.fields import round_up
 from attnc.records.numbers import Array, HeadNumbers
@@ -29,6 +29,7 @@ _CANCELS = 32  # rounding above so many times the least error comes from values 
 _ENORMOUS = 1e4  # values so many times the largest |f|
 _RELAXED = 3  # searches with a larger eps after one that failed
 _LATTICE = 4096  # anchors of a lattice: the proof of more takes minutes
+_USELESS, _GRID = 0.5, 1 << 15  # of the largest |f|: an error that says nothing; anchors of a grid
 _DAMPINGS = (1e-2, 1e-3, 1e-4)  # of eps: what a unit of |value| costs in the search for smaller values
 
 
@@ -64,10 +65,10 @@ def best(plan: Plan, p: int) -> HeadCandidate:
             chosen = min(chosen, conclude(plan, candidate, math.inf), key=lambda found: found.bound)
     if math.isfinite(chosen.bound):
         return chosen
-    other = "" if plan.dtype == "float64" else ", or dtype=torch.float64"
+    other = "" if plan.dtype == "float64" else "dtype=torch.float64, "
     raise ConvergenceError(
         f"no error bound could be proved for a head of {p} anchors for {plan.where} in {plan.dtype}: rounding error is too "
-        f"large. Use fewer anchors, more heads{other}."
+        f"large. Use {other}fewer anchors, or a smaller interval."
     )
 
 
@@ -189,6 +190,7 @@ def _closest(search: _Search, clock: patience.Clock) -> HeadCandidate | None:
 
 def refuse_kinks(plan: Plan) -> None:
     """Raise if a user's function has a kink that is not declared, a jump or a pole: the search would not converge."""
+    refuse_endless(plan)
     kink = find_kink(plan.f, plan.domain)
     if kink is None:
         return
@@ -348,7 +350,9 @@ def _out_of_reach(
         return ConvergenceError(f"no head for {plan.where} was found with {design}.{late}")
     if found is None:
         what = f"no error bound could be proved for {plan.where} with {design} in {plan.dtype}"
-        advice = "use another design, a smaller interval, or an enclosure that is sharp on small cells"
+        advice = (
+            "use another design, a smaller interval, or an enclosure that is finite and sharp on small cells"
+        )
         return ConvergenceError(f"{what}: {advice}.{late}")
     return refusal(plan, eps, found, late)
 
@@ -359,15 +363,20 @@ def refusal(plan: Plan, eps: float, found: HeadCandidate, late: str) -> Converge
     approximation = found.measured if found.proof is None else found.proof.approximation
     if approximation <= found.rounding or found.rounding > eps / 2:
         other = "dtype=torch.float64, " if plan.dtype == "float32" else ""
-        more = "more heads, " if plan.heads == 1 else ""
         reached = f"in {plan.dtype} for {plan.where}: {anchors} anchors reach {shown}, limited by rounding"
-        advice = f"Use {other}{more}a smaller interval, or eps >= {shown}.{late}"
+        advice = f"Use {other}a smaller interval, or eps >= {shown}.{late}"
         return PrecisionError(
             f"attnc found no head within eps={eps:g} {reached}. {advice}", float(shown), found
         )
-    other = "a smaller interval" if plan.design == "auto" else "design='auto'"
     reached = f"for {plan.where} with design={plan.design!r}: {anchors} anchors per head reach {shown}"
-    advice = f"Use {other}, more heads, or eps >= {shown}.{late}"
+    if found.bound > _USELESS * largest_value(plan):  # a constant is as close
+        box = f"attnc.Box({plan.domain.lo:g}, {plan.domain.hi:g}, shape=(1, 1))"
+        grid = f"attnc.compile(f, domain={box}, eps=…, method='grid', dtype=torch.float64)"
+        reached += ", no closer than a constant. The function varies too fast for this search"
+        advice = f"Use a smaller interval, or {grid}, which proves a grid of up to {_GRID:,} anchors.{late}"
+    else:
+        other = "a smaller interval" if plan.design == "auto" else "design='auto'"
+        advice = f"Use {other}, more heads, or eps >= {shown}.{late}"
     return ConvergenceError(
         f"attnc found no head within eps={eps:g} {reached}. {advice}", float(shown), found
     )

@@ -14,12 +14,15 @@ import torch
 from attnc.arguments import LARGEST
 from attnc.arithmetic import ARITHMETIC, Arithmetic
 from attnc.domain import Interval
-from attnc.errors import FunctionError
+from attnc.errors import ConvergenceError, FunctionError
 from attnc.functions import Function
+from attnc.functions.balls import ball, working
 from attnc.records.numbers import Array
 
 Progress = Callable[[str], None]
 _ZOOMS, _PERSISTENT, _NOISE = 9, 3, 256 * 2.0**-53  # of the search for kinks
+
+_TINY, _BITS = 2.0**-40, 128  # of the interval: a cell beside a kink; bits of the enclosure there
 
 
 @dataclass(frozen=True)
@@ -162,16 +165,34 @@ def _zoom(f: Function, domain: Interval, a: float, b: float, scale: float) -> fl
 
 
 def kind_of_kink(f: Function, domain: Interval, k: float) -> Literal["kink", "jump", "pole"]:
-    """What f has at k: closer to k the difference of its sides vanishes at a kink and stays at a jump; f grows at a pole."""
+    """What f has at k: closer to k the spread of its values vanishes at a kink and stays at a jump; f grows at a pole."""
     sides = [
-        np.array([k - distance, k + distance])
+        k + distance * np.array([-1.0, -0.5, 0.5, 1.0])
         for distance in (domain.width * 2.0**-16, domain.width * 2.0**-28)
     ]
     far, near = (evaluate(f, np.clip(points, domain.lo, domain.hi)) for points in sides)
     if np.abs(near).max() > 16 * np.abs(far).max():
         return "pole"
-    return "jump" if abs(near[1] - near[0]) > abs(far[1] - far[0]) / 2 else "kink"
+    return "jump" if np.ptp(near) > np.ptp(far) / 2 else "kink"
 
 
 def _middle(a: float, b: float) -> float:
     return 0.0 if a <= 0 <= b else (a + b) / 2
+
+
+def refuse_endless(plan: Plan) -> None:
+    """Raise if the enclosure of f has no finite value on a tiny cell at a kink: every proof would fail there."""
+    f, domain = plan.f, plan.domain
+    for k in f.kinks if f.provable else ():
+        if not domain.lo <= k <= domain.hi:
+            continue
+        cells = [(max(domain.lo, k - _TINY * domain.width), k), (k, min(domain.hi, k + _TINY * domain.width))]
+        with working(_BITS):
+            finite = all(f.over(ball(a, b)).is_finite() for a, b in cells)
+        if not finite:
+            box = f"attnc.Box({domain.lo:g}, {domain.hi:g}, shape=(1, 1))"
+            raise ConvergenceError(
+                f"the enclosure of {f.label!r} has no finite value on small cells at the kink s={k:.9g}, so that nothing can be "
+                "proved there. Return a range for such a cell (the first coefficient finite, the others NaN), or use "
+                f"attnc.compile(f, domain={box}, eps=…, lipschitz=K)."
+            )

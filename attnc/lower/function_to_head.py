@@ -87,7 +87,7 @@ def head(
     if heads != 1 and design in ("gated", "tuned"):
         raise InputError(f"design={design!r} is for one head: use 'auto' with heads={heads}")
     design, heads = checked_choice("design", design, DESIGNS), checked_count("heads", heads, most=4096)
-    plan = Plan(_function(f), interval, name, design, heads, resolve_progress(progress))
+    plan = Plan(as_function(f), interval, name, design, heads, resolve_progress(progress))
     check_arithmetic(name)
     if (eps is None) == (anchors is None):
         raise InputError(f"give either eps=… or anchors=…: got eps={eps!r} and anchors={anchors!r}")
@@ -104,7 +104,7 @@ def head(
         return finished_head(plan, _smallest_of_all(plan, target), target)
 
     try:
-        made = build(plan) if plan.f.provable else _of_callable(plan, build)
+        made = of_callable(plan, build)
     except np.linalg.LinAlgError as problem:
         raise ConvergenceError(
             f"{plan.f.label} on [{plan.domain.lo:g}, {plan.domain.hi:g}] is out of reach for floating point ({problem}): "
@@ -114,8 +114,10 @@ def head(
     return made
 
 
-def _of_callable(plan: Plan, build: Callable[[Plan], Head]) -> Head:
-    """A head of a function without an enclosure: proved from its operations, else measured, with the reason."""
+def of_callable(plan: Plan, build: Callable[[Plan], Head]) -> Head:
+    """A head of a function, by `build`: proved from its enclosure or its operations, else measured, with the reason."""
+    if plan.f.provable:
+        return build(plan)
     plan.f(torch.tensor([plan.domain.lo, plan.domain.hi], dtype=torch.float64))
     reader = importlib.import_module("attnc.frontends.traced_head")  # by name: no import goes up
     found: TracedFunction | str = reader.traced_head(plan.f, plan.domain, getattr(torch, plan.dtype))
@@ -215,6 +217,7 @@ def finished_head(plan: Plan, found: HeadCandidate, allowed: float = math.inf) -
     """The module with its certificate; `allowed` >= the bound caps its rounding to few digits."""
     module = Head(found.numbers, found.design)
     stated = plan.f.facts() if isinstance(plan.f, TracedFunction) else {}
+    stated |= {"heads": plan.heads} if plan.heads > 1 else {}
     points = _attack_points(plan, found)
     terms: dict[str, Any]
     if found.proof is None:
@@ -269,7 +272,8 @@ def _attack_points(plan: Plan, found: HeadCandidate) -> Tensor:
     return s[(s.double() >= plan.domain.lo) & (s.double() <= plan.domain.hi)]
 
 
-def _function(f: object) -> Function:
+def as_function(f: object) -> Function:
+    """The function that is meant by a name, an `attnc.Function`, an activation of torch or another callable."""
     if isinstance(f, Function):
         return f
     if isinstance(f, str):

@@ -27,6 +27,7 @@ from attnc.network.running import (
     is_in_rows,
     precise,
 )  # fmt: skip
+from attnc.progress import checked_call
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import TENSORS, HeadNumbers
 from attnc.records.record import Record, write
@@ -167,6 +168,7 @@ class Head(CertifiedModule):
         """
         return certified_head(self, s, function)
 
+    @checked_call
     def as_self_attention(self, n: int) -> SelfAttentionNetwork:
         """The same head as plain self-attention over n data tokens and the anchors: W_Q, W_K, W_V, W_O, no mask."""
         from attnc.network.literal.layers import literal_head

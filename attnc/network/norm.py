@@ -26,6 +26,7 @@ from attnc.network.running import (
     is_less,
     precise,
 )  # fmt: skip
+from attnc.progress import checked_call
 from attnc.records.certificate import Certificate
 from attnc.records.numbers import QUADRATIC, QuadraticNumbers
 from attnc.records.record import Record, write
@@ -248,6 +249,7 @@ class Norm(PreciseModule):
         outside = partial(_outside, squares=squares, most=self.most, centred=self.centred)
         check_domain(self, x, self.strict, outside)
 
+    @checked_call
     def as_self_attention(self, n: int) -> SelfAttentionNetwork:
         """The norm as plain self-attention over n data tokens and an anchor, (…, n, d): what engine="softmax" computes."""
         from attnc.network.literal.blocks import literal_norm

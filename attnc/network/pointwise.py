@@ -20,6 +20,7 @@ from attnc.network.head import Head
 from attnc.network.layer import to_array
 from attnc.network.marking import mark, mark_of
 from attnc.network.running import PreciseModule, check_domain, outside_domain, precise
+from attnc.progress import checked_call
 from attnc.records.layers import Index, Layer, pointwise_layer
 from attnc.records.numbers import TENSORS
 from attnc.records.window_numbers import ClosedForm
@@ -164,6 +165,7 @@ class Pointwise(PreciseModule, nn.ModuleList):
         neurons, head = self.groups[group]
         return head.weights(_part(x, neurons))
 
+    @checked_call
     def as_self_attention(
         self, n: int, neurons: int | None = None, *, maps: tuple[nn.Module, nn.Module] | None = None
     ) -> SelfAttentionNetwork:

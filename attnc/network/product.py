@@ -28,6 +28,7 @@ from attnc.network.running import (
     is_traced,
     precise,
 )
+from attnc.progress import checked_call
 from attnc.records.certificate import Certificate
 from attnc.records.layers import Layer, square_of
 
@@ -237,6 +238,7 @@ class GatedBlock(nn.Module):
             return altered
         return why_parts({"activation": self.activation, "product": self.product})
 
+    @checked_call
     def as_self_attention(self, n: int) -> SelfAttentionNetwork:
         """The whole block as plain self-attention over n data tokens and the anchors, (…, n, features): what engine="softmax"
         computes."""

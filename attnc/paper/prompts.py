@@ -23,11 +23,11 @@ from torch.func import functional_call
 from attnc.arguments import check_arithmetic, checked_dtype, checked_interval, torch_dtype
 from attnc.domain import Interval
 from attnc.errors import ConvergenceError, InputError, PrecisionError
-from attnc.functions import Function, function, get
+from attnc.functions import Function
 from attnc.heads.draft import Finished, to_dtype
 from attnc.heads.plan import conclude
 from attnc.heads.target import Plan
-from attnc.lower.function_to_head import finished_head
+from attnc.lower.function_to_head import as_function, finished_head, of_callable
 from attnc.lower.function_to_head import head as planned_head
 from attnc.network.head import Head
 from attnc.network.literal.builder import largest_score
@@ -83,6 +83,7 @@ class PromptedNetwork(nn.Module):
 
     def prompt(self, f: str | Function | Callable[[Tensor], Tensor], **size: Any) -> Prompt:
         """The prompt for a function: `attnc.head` plans it (`eps=…` or `anchors=…`, and `design=…`), and it is proved as it runs.
+        The error of a callable whose operations attnc does not understand is measured, and the certificate says why.
 
         >>> import attnc.paper
         >>> net = attnc.paper.prompted(domain=(-3, 3))
@@ -117,21 +118,24 @@ class PromptedNetwork(nn.Module):
         ('proved', True)
         """
         tokens = self._checked(tokens)
-        g = f if isinstance(f, Function) else get(f) if isinstance(f, str) else function(f)
-        numbers, name = _numbers(tokens), checked_dtype(self.dtype)
+        g, numbers, name = as_function(f), _numbers(tokens), checked_dtype(self.dtype)
         check_arithmetic(name)
         top = largest_score(numbers, 0, self.domain.lo, self.domain.hi)
         if not top <= TOP:
             raise InputError(
                 f"a score of the prompt reaches {top:.3g} on the domain: up to {TOP:g} is accepted; scale the keys"
             )
-        plan = Plan(g, self.domain, name, "auto")
-        found = conclude(plan, Finished("prompted", numbers, math.inf, 0.0), math.inf)
-        if not math.isfinite(found.bound):
-            raise ConvergenceError(
-                f"no error bound could be proved for this prompt and {plan.where}: use smaller numbers"
-            )
-        return Prompt(g.label, tokens.detach().clone(), finished_head(plan, found))
+
+        def build(plan: Plan) -> Head:
+            found = conclude(plan, Finished("prompted", numbers, math.inf, 0.0), math.inf)
+            if not math.isfinite(found.bound):
+                raise ConvergenceError(
+                    f"no error bound could be proved for this prompt and {plan.where}: use smaller numbers"
+                )
+            return finished_head(plan, found)
+
+        made = of_callable(Plan(g, self.domain, name, "auto"), build)
+        return Prompt(g.label, tokens.detach().clone(), made)
 
     def as_self_attention(self, prompt: Prompt, n: int) -> SelfAttentionNetwork:
         """Plain self-attention over n data tokens and the prompt, without a mask: W_Q, W_K, W_V, W_O are the same for all."""

@@ -70,7 +70,8 @@ def rates(
     ((9, 17, 33), True)
     """
     report, rows = resolve_progress(progress), []
-    chosen = [checked_count("size", size) for size in sizes]
+    why = "for a construction that takes eps, let build compute it from the size: lambda g: two_layer(…, eps=1/g)"
+    chosen = [checked_count("size", size, why=why) for size in sizes]
     if len(set(chosen)) < 2:
         raise InputError(f"sizes={tuple(sizes)!r}: give two or more different sizes to fit a slope")
     for i, size in enumerate(chosen):

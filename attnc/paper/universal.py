@@ -6,8 +6,10 @@ relu_network         a ReLU network, a piecewise linear spline, or a maximum of 
 
 from __future__ import annotations
 
+import inspect
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -19,7 +21,7 @@ from torch import nn
 from attnc.arguments import checked_choice, checked_dtype, checked_eps
 from attnc.compiler import compile
 from attnc.domain import Box, real_numbers
-from attnc.errors import InputError, PrecisionError
+from attnc.errors import ArgumentError, InputError, PrecisionError
 from attnc.functions import relu
 from attnc.heads.designs import nearest_constant
 from attnc.heads.tensor import CONSTANT, SHARPNESS
@@ -27,7 +29,7 @@ from attnc.network.literal.parts import read
 from attnc.network.network import Network
 from attnc.paper.truncated import box_of
 from attnc.program import Affine, Combine, Lookup, Pointwise, Program, Step
-from attnc.progress import Progress, checked_call
+from attnc.progress import Progress, checked_call, wrong_call
 from attnc.records.fields import round_up
 from attnc.records.presentation import Theorem
 
@@ -50,6 +52,7 @@ def two_layer(
     (('map', 'attention', 'map', 'attention', 'map'), True)
     """
     checked_choice("layout", layout, ("heads", "tokens"))
+    _check_options(two_layer, options)
     net = compile(f, domain=domain, eps=eps, form="two-layer", dtype=dtype, **options)
     if layout == "tokens" and net.selections:
         reason = "this function was compiled to a lattice, which has no neurons"
@@ -74,9 +77,26 @@ def attention_softmax(
     >>> net.as_self_attention().kinds, str(net.certificate.status), net.certificate.error <= 1e-3
     (('map', 'attention', 'map', 'softmax', 'map'), 'proved', True)
     """
+    _check_options(attention_softmax, options)
     net = compile(f, domain=domain, eps=eps, form="attention-softmax", dtype=dtype, **options)
     net.theorem = _theorem(net, "attention and softmax")
     return net
+
+
+def _check_options(called: Callable[..., Network], options: dict[str, Any]) -> None:
+    """Raise ArgumentError, about the function that was called, for options that are not those of `attnc.compile`."""
+    own = inspect.signature(called).parameters
+    others = inspect.signature(compile).parameters
+    accepted = {word: p for word, p in {**own, **others}.items() if word not in ("options", "model", "form")}
+    if all(word in accepted for word in options):
+        return
+    if "anchors" in options:
+        raise ArgumentError(
+            f"{called.__name__} has no argument 'anchors': their number follows from eps (for a function with lipschitz=K a "
+            f"grid with cells of the size eps/K); its arguments are {', '.join(accepted)}"
+        )
+    given = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in accepted.values()])
+    raise wrong_call(called.__name__, given, options, "wrong arguments")
 
 
 def _theorem(net: Network, name: str) -> Theorem:

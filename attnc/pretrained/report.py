@@ -14,6 +14,7 @@ from torch import nn
 from attnc.domain import Ball, Normed
 from attnc.errors import InputError
 from attnc.frontends.transformers import SkipCause, Skipped
+from attnc.progress import checked_call
 from attnc.records.cards import card, folded, table
 from attnc.records.certificate import HALF, Certificate, Status
 from attnc.records.fields import at_most, checked_record, versions, with_fields
@@ -66,6 +67,7 @@ class ConversionReport:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_model"}
 
+    @checked_call
     def for_input(self, inputs: object) -> InputCertificate:
         """How far the outputs of the converted model, as executed, are from the original model in exact arithmetic, for these
         inputs: a mapping of arguments, a tuple of them, or a tensor. The original runs in ball arithmetic.

@@ -49,10 +49,29 @@ def rows_of(c: Certificate) -> list[tuple[str, str]]:
         domain = f"{tested_text(c.holds_for, c.facts['points'])}, "
     given = [part.facts.get("assumed") for part in c.walk() if part.subject == "lookup"]
     rows.append(("holds for", f"{domain}{c.dtype}{assumed_text(given)}"))
-    below = [part.subject for part in c.walk()][1:]
-    counts = {kind: below.count(kind) for kind in FACTS}
-    parts = ", ".join(f"{n} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n)
-    why = c.facts.get("reason") if c.subject == "head" and not c.proved else None
-    reason = "" if why is None else f"not proved: {why}; attnc.function(f, enclosure=…) gives a proof"
-    last = "; ".join(part for part in (seen if bound.startswith("|") else "", parts, reason) if part)
+    last = "; ".join(part for part in (seen if bound.startswith("|") else "", _parts(c), _reason(c)) if part)
     return [*rows, ("details", last)] if last else rows
+
+
+def _parts(c: Certificate) -> str:
+    """How many parts of each kind there are. In a network, heads that share the anchors of f are one set."""
+    below = list(c.walk())[1:]
+    words = []
+    for kind in FACTS:
+        parts = [part for part in below if part.subject == kind]
+        counted, several = len(parts), [part.facts.get("heads", 1) for part in parts]
+        total = sum(n for n in several if type(n) is int) if kind == "head" and c.subject == "network" else 0
+        if total > counted:
+            words.append(f"{counted} set{'s' * (counted != 1)} of anchors, {total} heads")
+        elif parts:
+            words.append(f"{counted} {kind}{'s' * (counted != 1)}")
+    return ", ".join(words)
+
+
+def _reason(c: Certificate) -> str:
+    """Why the error of a head or a network was measured."""
+    why = c.facts.get("reason") if c.subject in ("head", "network") and not c.proved else None
+    if why is None:
+        return ""
+    named = c.subject == "network" or "attnc." in str(why)
+    return f"not proved: {why}" + ("" if named else "; attnc.function(f, enclosure=…) gives a proof")

@@ -252,11 +252,19 @@ def test_without_coqc_nothing_is_proved(
     assert done.check is not None and done.check.status == "not installed" and not done.check
 
 
-def test_the_result_prints_the_number_of_axioms() -> None:
-    check = checking.CoqCheck(
-        "proved", "coqc accepts the proof", axioms=tuple(f"axiom_{i}" for i in range(41))
-    )
-    assert "41 axioms" in repr(check) and "axiom_3" not in repr(check) and len(repr(check)) < 100
+def test_the_result_prints_the_kinds_of_axioms() -> None:
+    machine = tuple(f"Uint63.fact_{i}" for i in range(41))
+    check = checking.CoqCheck("proved", "coqc accepts the proof", axioms=("Classical_Prop.classic", *machine))
+    assert "1 logical axiom, 41 about machine integers)" in repr(check)
+    assert "fact_3" not in repr(check) and len(repr(check)) < 120
+
+
+def test_a_network_of_a_theorem_is_told_which_part_has_a_file(tmp_path: Path) -> None:
+    net = attnc.paper.one_head(torch.eye(2), torch.zeros(2), -2, 2, anchors=9, domain=(-1, 1))
+    with pytest.raises(UnsupportedError, match=r"net\.layers\[0\]\.groups\[0\]\[1\]"):
+        attnc.export(net, tmp_path / "net.v")
+    done = attnc.export(net.layers[0].groups[0][1], tmp_path / "head.v")
+    assert done.theorems == ("approximation",)
 
 
 def test_edited_files_fail_before_coqc(exp: attnc.Head, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_one_enclosure_for_each_stretch() -> None:
 )
 def test_a_wrong_number_of_enclosures_is_refused(count: int, kinks: tuple[float, ...]) -> None:
     n = len(kinks)
-    wanted = f"{n} kinks and {count} branches: .*{n + 1}"
+    wanted = f"{n} kinks? and {count} enclosures?: .*{n + 1}.*enclosure="
     with pytest.raises(InputError, match=wanted):
         function(lambda s: s, name="f", enclosure=[lambda x: x] * count, kinks=kinks)
 

@@ -345,3 +345,9 @@ def test_hooks_see_and_replace_the_pattern(tanh: tuple[Any, Network]) -> None:
     (scores, pattern) = seen[0]
     assert torch.equal(pattern, torch.softmax(scores, -1)) and pattern.shape == (2, 16, 3, 3)
     assert torch.equal(pattern, literal.attention(x)["layer 1"])
+
+
+def test_no_matrix_has_a_negative_zero() -> None:
+    literal = attnc.head("tanh", domain=(-8, 8), eps=1e-5).as_self_attention(2)
+    for name, weight in literal.state_dict().items():
+        assert not bool((weight.eq(0) & weight.signbit()).any()), name

@@ -188,3 +188,9 @@ def test_bad_input_is_named(change: dict[str, object], said: str) -> None:
     given = {**GOOD, **change}
     with pytest.raises(InputError, match=said):
         many_heads(given.pop("W"), given.pop("t"), given.pop("a"), given.pop("b"), **given)  # type: ignore[arg-type]
+
+
+def test_the_certificate_counts_heads_that_share_anchors() -> None:
+    net = many_heads(*normal(4, 2), -1, 1, heads=3, domain=(-1, 1))
+    assert "1 set of anchors, 3 heads, 1 layer" in str(net.certificate)
+    assert attnc.verify(net)

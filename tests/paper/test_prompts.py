@@ -104,3 +104,11 @@ def test_bad_prompts_are_refused() -> None:
         net.prompt("silu", anchors=2, design="gated")
     with pytest.raises(InputError):
         net.as_self_attention(torch.zeros(4, 3), n=2)  # type: ignore[arg-type]
+
+
+def test_a_python_function_is_proved_from_its_operations_or_says_why_not() -> None:
+    net = prompted(domain=(-1, 1))
+    made = net.prompt(lambda s: torch.relu(torch.sin(s)), eps=1e-3)
+    assert made.certificate.proved and attnc.verify(made.head)
+    opaque = net.prompt(lambda s: torch.from_numpy(s.numpy() ** 2), eps=1e-3)
+    assert opaque.certificate.status == "measured" and "numpy()" in str(opaque.certificate)

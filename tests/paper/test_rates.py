@@ -68,3 +68,8 @@ def test_sizes_that_are_refused(sizes: tuple[int, ...]) -> None:
 def test_other_objects_are_refused() -> None:
     with pytest.raises(InputError, match="int"):
         rates(lambda p: p, (2, 3))
+
+
+def test_sizes_are_counts_and_the_error_says_how_to_use_eps() -> None:
+    with pytest.raises(InputError, match=r"size=0\.1.*eps=1/g"):
+        rates(lambda eps: attnc.head("relu", domain=(-1, 1), eps=eps), (0.1, 0.01))  # type: ignore[arg-type]

@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[mp.mpf], mp.mpf], t
     "two kinks": (lambda s: s.clamp(-0.7, 0.4) * s, lambda s: min(max(s, m(-0.7)), m(0.4)) * s, (-2, 2)),
     "gated": (lambda s: F.gelu(s) * torch.cos(s), lambda s: s * mp.ncdf(s) * mp.cos(s), (-3, 3)),
     "real power": (lambda s: (s + 1.5) ** 1.7, lambda s: mp.exp(m(1.7) * mp.log(s + 1.5)), (-1, 1)),
+    "half power": (lambda s: (s - THIRD).abs() ** 1.5, lambda s: mp.power(abs(s - m(THIRD)), 1.5), (-1, 1)),
+    "root": (lambda s: F.relu(s - THIRD) ** 2.5, lambda s: mp.power(max(s - m(THIRD), mp.mpf(0)), 2.5), (-1, 1)),
     "rational": (lambda s: (1 + s) / (1 + 25 * s * s), lambda s: (1 + s) / (1 + 25 * s * s), (-1, 1)),
     "atan, erf": (lambda s: torch.atan(2 * s) + torch.erf(s), lambda s: mp.atan(2 * s) + mp.erf(s), (-3, 3)),
     "flat": (lambda s: torch.zeros_like(s) + 0.1, lambda s: m(0.1), (-1, 1)),

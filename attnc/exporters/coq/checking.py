@@ -46,8 +46,26 @@ class CoqCheck:
         return f"{self.status}: {self.reason}"
 
     def __repr__(self) -> str:
-        """Without the axioms, which have thousands of characters."""
-        return f"CoqCheck({self.status!r}, {self.reason!r}, {len(self.axioms)} axioms)"
+        """With the kinds of the axioms, whose names have thousands of characters."""
+        return f"CoqCheck({self.status!r}, {self.reason!r}, {_kinds_of(self.axioms)})"
+
+
+def _kinds_of(axioms: tuple[str, ...]) -> str:
+    """How many axioms there are of each kind.
+
+    >>> _kinds_of(("Classical_Prop.classic", "Uint63.add_spec", "PrimFloat.add"))
+    '1 logical axiom, 2 about machine integers and floats'
+    """
+    logical = sum(axiom in (*_REALS, *_LOGIC) for axiom in axioms)
+    integers, floats = (sum(a.startswith(names) for a in axioms) for names in (_INTEGERS, _FLOATS))
+    machine = "machine integers and floats" if floats else "machine integers"
+    other = len(axioms) - logical - integers - floats
+    counts = [
+        (logical, f"logical axiom{'s' * (logical != 1)}"),
+        (integers + floats, f"about {machine}"),
+        (other, "others"),
+    ]
+    return ", ".join(f"{n} {what}" for n, what in counts if n) or "no axioms"
 
 
 def library(name: str) -> str:

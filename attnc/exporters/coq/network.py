@@ -78,7 +78,9 @@ def network_claim(x: Any, native: bool) -> NetworkClaim:
     if kinds != ["affine", *["pointwise", "affine"] * (len(kinds) // 2)] or any(
         layer.inputs != (i,) for i, layer in enumerate(layers)
     ):
-        raise UnsupportedError(_WHAT, [Problem(", ".join(kinds), _ACCEPTED)])
+        advice = "; the head of a layer has a file of its own, export(net.layers[0].groups[0][1], …)"
+        reason = _ACCEPTED + (advice if "pointwise" in kinds else "")
+        raise UnsupportedError(_WHAT, [Problem(", ".join(kinds), reason)])
     maps = [_affine(layer) for layer in layers[::2]]
     numbers = [_head(layer) for layer in layers[1::2]]
     functions = {head.facts["function"] for head in x.certificate.walk() if head.subject == "head"}

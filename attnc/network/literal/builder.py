@@ -67,7 +67,7 @@ class Builder:
         """A[rows, columns] = core or, if core is a vector, A[rows[i], columns[i]] = core[i]."""
         self.reserve(core.size + bias.size, "a map")
         self.total += core.size + bias.size
-        return SequenceMap(core, bias, shapes, at, layout, self.dtype)
+        return SequenceMap(core + 0.0, bias + 0.0, shapes, at, layout, self.dtype)
 
     def attention(
         self, sets: Sequence[KeySet], tokens: int, layout: Layout, r: int = 0, m: int = 0
@@ -93,6 +93,8 @@ class Builder:
             w_v[g, :, : s.value.shape[1]], w_o[own, : s.out.shape[1]] = s.value, s.out
             for i, (who, closed) in enumerate(s.gates, columns):
                 w_q[own, :, i], w_k[g, :, i] = -distance * who, closed
+        for matrix in (w_q, w_k, w_v, w_o):
+            matrix += 0.0  # -0.0 becomes 0.0
         names = [name for s in sets for name in s.names]
         matrices = {"W_Q": w_q, "W_K": w_k, "W_V": w_v, "W_O": w_o}
         return SelfAttention(matrices, shared.tolist(), names, layout, self.dtype)
