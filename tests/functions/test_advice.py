@@ -126,3 +126,12 @@ def test_a_narrow_spike_is_not_said_to_need_one_anchor() -> None:
 def test_a_function_that_underflows_is_its_operations() -> None:
     head = attnc.head(lambda s: torch.exp(-((s / 1e-4) ** 2)), domain=(-1, 1), eps=1e-2)
     assert head.certificate.proved and attnc.verify(head)
+
+
+@pytest.mark.parametrize("given", [{}, {"method": "lattice"}])
+def test_a_singular_function_with_a_slope_is_sent_to_a_grid(given: dict[str, Any]) -> None:
+    f, box = lambda x: abs(x) ** 1.5, attnc.Box(-1, 1, shape=(1, 1))
+    with pytest.raises(AttncError, match=r"method='grid' with lipschitz=K"):
+        attnc.compile(f, domain=box, eps=1e-2, **given)
+    net = attnc.compile(f, domain=box, eps=1e-2, method="grid", lipschitz=1.5)
+    assert net.certificate.proved and attnc.verify(net)
