@@ -387,9 +387,7 @@ def _why(classes: tuple[str, str] | None, y: Array, target: str) -> str:
     if len(values) > _FEW or len(y) < 4 * len(values) or (values != np.round(values)).any():
         return ""
     listed = ", ".join(f"{value:g}" for value in values)
-    return (
-        f"(every {target} is one of {listed}: for classes use attnc.incontext.InContextClassifier in Python)"
-    )
+    return f"(every {target} is one of {listed}: for classes use InContextClassifier of attnc.incontext)"
 
 
 def _check_spread(x: Array, names: Sequence[str], path: Path) -> None:

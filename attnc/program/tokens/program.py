@@ -112,9 +112,8 @@ class TokenProgram:
         check_sizes(tokens)
         for token in tokens:
             if type(token) is not kind or token not in known:
-                raise InputError(
-                    f"the token {token!r} is not in the vocabulary {self.vocabulary}{self._how(given, token)}"
-                )
+                how = self._how(given, token)
+                raise InputError(f"the token {token!r} is not in the vocabulary {self.vocabulary}{how}")
         return tokens
 
     def _how(self, given: object, token: object) -> str:
@@ -138,12 +137,9 @@ class TokenProgram:
 
     def title(self, at: int) -> str:
         """The kind and the name of a node; without a name, the expression that it stands for."""
-        kind = type(self.nodes[at]).__name__.lower()
-        return (
-            f"{kind} {self.names[at]!r}"
-            if self.names[at]
-            else shorten(node_text(self, at), 100, placeholder=" …")
-        )
+        if self.names[at]:
+            return f"{type(self.nodes[at]).__name__.lower()} {self.names[at]!r}"
+        return shorten(node_text(self, at), 100, placeholder=" …")
 
     @cached_property
     def domains(self) -> tuple[Domain, ...]:
