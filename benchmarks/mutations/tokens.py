@@ -115,8 +115,9 @@ TOKENS = [
         (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
     ),
     Mutation(
-        "tokens: digests of the certificate", TOP, "    if changed:\n        raise CheckError(f\"changed since",
-        "    if False:\n        raise CheckError(f\"changed since", "a certificate fits any numbers", (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
+        "tokens: digests of the certificate", TOP, "    if changed:\n        raise CheckError(",
+        "    if False:\n        raise CheckError(", "a certificate fits any numbers",
+        (f"{CHECK}::test_forged_certificates_are_not_confirmed",),
     ),
     Mutation(
         "tokens: margin", TOP, 'if certificate.facts["margin"] > proof.margin:', "if False:", "any margin may be stated",

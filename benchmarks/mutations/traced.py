@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations.mutation import Mutation
 
 TAYLOR, FUNCTIONS = "attnc/prove/taylor.py", "attnc/prove/taylor_functions.py"
+DEFINED, ROOTS = "attnc/prove/defined.py", ("tests/prove/test_defined.py",)
 LATTICE, BOUND = "attnc/prove/lattice.py", "attnc/prove/lattice_bound.py"
 ROUNDING, GRADIENT = "attnc/prove/lattice_rounding.py", "attnc/prove/gradient.py"
 TAPE, TRACE = "attnc/frontends/tape.py", "attnc/frontends/trace.py"
@@ -113,5 +114,45 @@ TRACED_FUNCTIONS = [
         "                place.setdefault(at, 0)\n                continue",
         "a mean over the batch is read as a function of one input",
         (TRACED,),
+    ),
+    Mutation(
+        "roots: the sign of a difference",
+        DEFINED,
+        '_two("subtract", lambda a, b: False)',
+        '_two("subtract", _both)',
+        "a difference of what is not negative counts as not negative",
+        ROOTS,
+    ),
+    Mutation(
+        "roots: the sign of an odd power",
+        DEFINED,
+        "exponent % 2 == 0 or a.signed",
+        "True",
+        "every power counts as not negative",
+        ROOTS,
+    ),
+    Mutation(
+        "roots: the sign of a product",
+        DEFINED,
+        "lambda a, b: a is b or _both(a, b)",
+        "lambda a, b: a.signed or b.signed",
+        "a product with one factor that is not negative counts as not negative",
+        ROOTS,
+    ),
+    Mutation(
+        "roots: the sign of a minimum",
+        DEFINED,
+        '"minimum": _two("minimum", _both)',
+        '"minimum": _two("minimum", lambda a, b: a.signed or b.signed)',
+        "one of two signs is enough for a minimum",
+        ROOTS,
+    ),
+    Mutation(
+        "roots: what is not finite",
+        DEFINED,
+        "        if not made.is_finite():",
+        "        if False:",
+        "a quotient by what may be 0 counts as defined",
+        ROOTS,
     ),
 ]
