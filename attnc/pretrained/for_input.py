@@ -174,7 +174,7 @@ class _Calls(TorchFunctionMode):
     """Notes every function of torch that runs, with the numbers, parameters, shapes and dtypes that it is given."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: list[tuple[object, ...]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
