@@ -29,7 +29,7 @@ from attnc.heads.plan import conclude
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import as_function, finished_head, of_callable
 from attnc.lower.function_to_head import head as planned_head
-from attnc.network.altered import why_lapsed
+from attnc.network.altered import why_altered, why_lapsed
 from attnc.network.head import Head
 from attnc.network.literal.builder import largest_score
 from attnc.network.literal.layers import literal_head
@@ -128,6 +128,13 @@ class PromptedNetwork(nn.Module):
     ) -> Prompt:
         """A callable of which a head was not proved, for the reason `unproved`, is not read again: it may have a state."""
         tokens = self._checked(tokens)
+        fixed, asked = self.head.output.detach(), self.head.query.detach()
+        same = fixed.tolist() == [1.0] and asked.tolist() == [[1.0, 0.0]] and fixed.dtype == self.dtype
+        reason = why_altered(self.head) or (None if same else "its matrices changed")
+        if reason is not None:
+            raise InputError(
+                f"nothing is proved of this network: {reason}; make another by attnc.paper.prompted"
+            )
         g, numbers, name = as_function(f), _numbers(tokens), checked_dtype(self.dtype)
         check_arithmetic(name)
         top = largest_score(numbers, 0, self.domain.lo, self.domain.hi)

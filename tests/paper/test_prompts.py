@@ -143,3 +143,16 @@ def test_changed_tokens_lose_the_claim() -> None:
     with torch.no_grad():
         other.head.value.mul_(2)
     assert "does not apply" in str(other.certificate)
+
+
+def test_nothing_is_certified_of_a_network_whose_matrices_changed() -> None:
+    net = prompted(domain=(-1, 1))
+    tokens = net.prompt("sin", anchors=5).tokens
+    with torch.no_grad():
+        net.head.output.mul_(2)
+    with pytest.raises(InputError):
+        net.certify(tokens, "sin")
+    hooked = prompted(domain=(-1, 1))
+    hooked.head.register_forward_hook(lambda module, given, out: 2 * out)
+    with pytest.raises(InputError):
+        hooked.prompt("sin", anchors=5)
