@@ -230,16 +230,25 @@ def fused_path(enabled: bool) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _no_test_of_inference_mode() -> contextlib.AbstractContextManager[object]:
-    """torch.export cannot record in inference mode, so that a forward must not test whether it is enabled."""
-    original = torch.is_inference_mode_enabled
+@contextlib.contextmanager
+def _no_test_of_inference_mode() -> Iterator[None]:
+    """torch.export cannot record in inference mode, so that a forward must not test whether it is enabled, or whether a tensor
+    was made in it."""
 
-    def refuse() -> bool:
-        if str(sys._getframe(1).f_globals.get("__name__", "")).split(".")[0] != "torch":
-            raise RuntimeError("forward must not call torch.is_inference_mode_enabled()")
-        return original()
+    def refused(original: Any, shown: str) -> Any:
+        def ask(*given: Any) -> Any:
+            if str(sys._getframe(1).f_globals.get("__name__", "")).split(".")[0] not in ("torch", "attnc"):
+                raise RuntimeError(f"forward must not call {shown}()")
+            return original(*given)
 
-    return mock.patch.object(torch, "is_inference_mode_enabled", refuse)
+        return ask
+
+    asked = ((torch, "is_inference_mode_enabled"), (torch, "is_inference"), (Tensor, "is_inference"))
+    with contextlib.ExitStack() as undo:
+        for owner, name in asked:
+            shown = f"torch.{name}" if owner is torch else f"Tensor.{name}"
+            undo.enter_context(mock.patch.object(owner, name, refused(getattr(owner, name), shown)))
+        yield
 
 
 def _no_stack_traces() -> contextlib.AbstractContextManager[object]:

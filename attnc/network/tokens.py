@@ -322,7 +322,8 @@ class TokenNetwork(CertifiedModule):
             raise InputError(f"{wrong}: the vocabulary has the ids 0 to {len(self.vocabulary) - 1}")
         if lengths is None:
             return ids, ids.new_full((ids.shape[0],), ids.shape[1]), flat
-        if isinstance(lengths, (list, tuple)) and {type(n) for n in lengths} <= {int}:
+        whole = isinstance(lengths, (list, tuple)) and {type(n) for n in lengths} <= {int}
+        if whole and not isinstance(lengths, Tensor) and all(abs(n) < 2**63 for n in lengths):
             lengths = torch.tensor(lengths, dtype=torch.int64, device=ids.device)
         if (
             not isinstance(lengths, Tensor)

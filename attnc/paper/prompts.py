@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from attnc.heads.plan import conclude
 from attnc.heads.target import Plan
 from attnc.lower.function_to_head import as_function, finished_head, of_callable
 from attnc.lower.function_to_head import head as planned_head
+from attnc.network.altered import why_altered, why_lapsed
 from attnc.network.head import Head
 from attnc.network.literal.builder import largest_score
 from attnc.network.literal.layers import literal_head
@@ -51,7 +52,8 @@ class Prompt:
 
     @property
     def certificate(self) -> Certificate:
-        return self.head.certificate
+        """That of the head, which says when it is printed whether it applies to the tokens as they are now."""
+        return self.head.certificate.held_by(self, _why_lapsed)
 
 
 class PromptedNetwork(nn.Module):
@@ -95,12 +97,14 @@ class PromptedNetwork(nn.Module):
             raise InputError(
                 "a prompt is one head without a key of the token itself: leave heads= and design='gated' out"
             )
-        planned = planned_head(f, domain=self.domain, dtype=self.dtype, **size).numbers()
+        head = planned_head(f, domain=self.domain, dtype=self.dtype, **size)
+        planned, known = head.numbers(), head.certificate
         (a, o), key = planned.query[0], planned.key[0]
         moved = np.stack([key[:, 0] * a, key[:, 0] * o + key[:, 1]], 1)
         numbers = np.concatenate([moved, planned.value[0, :, 1:] * planned.output[0]], 1)
         tokens = torch.from_numpy(to_dtype(numbers, planned.dtype)).to(self.dtype)
-        made, eps = self.certify(tokens, f), size.get("eps")
+        reason = None if known.proved else str(known.facts.get("reason", "no error bound could be proved"))
+        made, eps = self._certified(tokens, f, reason), size.get("eps")
         if eps is not None and not made.certificate.bound <= eps:
             reached = made.certificate.bound
             raise PrecisionError(
@@ -117,7 +121,20 @@ class PromptedNetwork(nn.Module):
         >>> str(mine.certificate.status), mine.certificate.bound < 0.26
         ('proved', True)
         """
+        return self._certified(tokens, f)
+
+    def _certified(
+        self, tokens: Tensor, f: str | Function | Callable[[Tensor], Tensor], unproved: str | None = None
+    ) -> Prompt:
+        """A callable of which a head was not proved, for the reason `unproved`, is not read again: it may have a state."""
         tokens = self._checked(tokens)
+        fixed, asked = self.head.output.detach(), self.head.query.detach()
+        same = fixed.tolist() == [1.0] and asked.tolist() == [[1.0, 0.0]] and fixed.dtype == self.dtype
+        reason = why_altered(self.head) or (None if same else "its matrices changed")
+        if reason is not None:
+            raise InputError(
+                f"nothing is proved of this network: {reason}; make another by attnc.paper.prompted"
+            )
         g, numbers, name = as_function(f), _numbers(tokens), checked_dtype(self.dtype)
         check_arithmetic(name)
         top = largest_score(numbers, 0, self.domain.lo, self.domain.hi)
@@ -134,7 +151,12 @@ class PromptedNetwork(nn.Module):
                 )
             return finished_head(plan, found)
 
-        made = of_callable(Plan(g, self.domain, name, "auto"), build)
+        plan = Plan(g, self.domain, name, "auto")
+        if unproved is None or g.provable:
+            made = of_callable(plan, build)
+        else:
+            made = build(plan)
+            made.certificate = replace(made.certificate, facts={**made.certificate.facts, "reason": unproved})
         return Prompt(g.label, tokens.detach().clone(), made)
 
     def as_self_attention(self, prompt: Prompt, n: int) -> SelfAttentionNetwork:
@@ -177,6 +199,15 @@ def prompted(
     [True, True, True]
     """
     return PromptedNetwork(checked_interval(domain, checked_dtype(dtype)), torch_dtype(dtype))
+
+
+def _why_lapsed(prompt: Prompt) -> str | None:
+    """Why the certificate of a prompt does not apply to its head or its tokens as they are now; None if it does."""
+    held, head = prompt.tokens.detach(), prompt.head
+    same = torch.cat([head.key.detach()[0], head.value.detach()[0, :, 1:]], 1)
+    if held.shape != same.shape or held.dtype != same.dtype or not torch.equal(held.cpu(), same.cpu()):
+        return "the tokens of the prompt changed since they were certified"
+    return why_lapsed(head)
 
 
 def _numbers(tokens: Tensor) -> HeadNumbers:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from attnc import functions
@@ -44,7 +45,8 @@ class InputCertificate:
     Every part of the report must be there, unchanged, and run. Nothing is assumed about the machine. This is no `Certificate`: it
     is about the numbers of one execution, which it holds, and not about a domain; `precision` and `radius` describe the balls of
     the original's outputs. The model runs as the caller would run it: torch has other kernels, which round otherwise, with
-    gradients (`grad`) than under `torch.no_grad()`."""
+    gradients (`grad`) than under `torch.no_grad()`. In inference mode the original is the model under `torch.no_grad()`, which
+    must run the same functions and return the same numbers."""
 
     model: str
     outputs: Mapping[str, Certified]
@@ -161,9 +163,47 @@ def _run_and_record(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], Ca
         again = run()
         if [*again] != [*first] or not _same([*again.values()], [*first.values()]):
             raise _refused(model, "the model", "returns other numbers when it runs again: call model.eval()")
+    if torch.is_inference_mode_enabled():
+        _check_without_inference_mode(model, call, first)
     if _state(model) != state:
         raise _refused(model, "the model", "changes an attribute of its own when it runs")
     return first, captured
+
+
+class _Calls(TorchFunctionMode):
+    """Notes every function of torch that runs, with the numbers, parameters, shapes and dtypes that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[object, ...]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = tree_leaves((args, kwargs or {}))
+        self.seen.append((getattr(func, "__qualname__", repr(func)), *map(_shown, given)))
+        return func(*args, **(kwargs or {}))
+
+
+def _shown(x: object) -> object:
+    if isinstance(x, Tensor):
+        return (id(x) if isinstance(x, nn.Parameter) else 0, x.shape, x.dtype)
+    return repr(x) if isinstance(x, (int, float, str)) else type(x).__name__
+
+
+def _check_without_inference_mode(model: nn.Module, call: Call, known: Mapping[str, Tensor]) -> None:
+    """The recording is of a run outside of inference mode, which a forward may notice: the same functions must run in it, and
+    return the same numbers."""
+    grad, runs = torch.is_grad_enabled(), []
+    own = any(
+        t.is_inference() for t in (*model.parameters(), *model.buffers())
+    )  # and is recorded in this mode
+    for inference in (True, own):
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), _Calls() as made:
+            (found,) = outputs(model, [call], grad=grad)
+        runs.append(made.seen)
+        if [*found] != [*known] or not _same([*found.values()], [*known.values()]):
+            raise _refused(model, "the model", "returns other numbers in inference mode than without it")
+    if runs[0] != runs[1]:
+        raise _refused(model, "the model", "runs other functions in inference mode than without it")
 
 
 def _same(these: Sequence[object], those: Sequence[object]) -> bool:

@@ -396,3 +396,11 @@ def test_run_takes_tokens_not_ids() -> None:
 def test_a_compiled_module_is_not_proved(net: tokens.TokenNetwork) -> None:
     verdict = attnc.verify(torch.compile(net, backend="eager"))
     assert not verdict and verdict.status is Status.UNKNOWN and "torch.compile" in verdict.reason
+
+
+@pytest.mark.parametrize("wrong", [[2**70, 4], [2, 2**63], [True, 2], [2.0, 2], [2], [-1, 2], [2, 10]])
+def test_lists_of_lengths_that_are_refused(wrong: list[int]) -> None:
+    net = zoo.load("induction")
+    ids = torch.zeros(2, 4, dtype=torch.int64)
+    with pytest.raises(InputError, match="lengths"):
+        net(ids, wrong)

@@ -112,3 +112,47 @@ def test_a_python_function_is_proved_from_its_operations_or_says_why_not() -> No
     assert made.certificate.proved and attnc.verify(made.head)
     opaque = net.prompt(lambda s: torch.from_numpy(s.numpy() ** 2), eps=1e-3)
     assert opaque.certificate.status == "measured" and "numpy()" in str(opaque.certificate)
+
+
+class Changing:
+    """A function that is another one from its thirteenth call on: a head of it is measured."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, s: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return s.sin() + (1e-3 if self.calls > 12 else 0)
+
+
+def test_what_no_head_is_proved_of_no_prompt_is_proved_of() -> None:
+    """The prompt read the function again, when its state had come to rest, and was proved."""
+    head = attnc.head(Changing(), domain=(-1, 1), anchors=9, dtype=torch.float64)
+    made = prompted(domain=(-1, 1)).prompt(Changing(), anchors=9)
+    assert head.certificate.status == made.certificate.status == "measured"
+    assert "reason" in made.certificate.facts
+
+
+def test_changed_tokens_lose_the_claim() -> None:
+    made = prompted(domain=(-1, 1)).prompt("sin", anchors=5)
+    assert "does not apply" not in str(made.certificate)
+    made.tokens[0, 2] += 1
+    assert made.certificate.why_lapsed() is not None and "does not apply" in str(made.certificate)
+    made.tokens[0, 2] -= 1
+    other = prompted(domain=(-1, 1)).prompt("sin", anchors=5)
+    with torch.no_grad():
+        other.head.value.mul_(2)
+    assert "does not apply" in str(other.certificate)
+
+
+def test_nothing_is_certified_of_a_network_whose_matrices_changed() -> None:
+    net = prompted(domain=(-1, 1))
+    tokens = net.prompt("sin", anchors=5).tokens
+    with torch.no_grad():
+        net.head.output.mul_(2)
+    with pytest.raises(InputError):
+        net.certify(tokens, "sin")
+    hooked = prompted(domain=(-1, 1))
+    hooked.head.register_forward_hook(lambda module, given, out: 2 * out)
+    with pytest.raises(InputError):
+        hooked.prompt("sin", anchors=5)

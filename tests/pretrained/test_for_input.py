@@ -336,3 +336,32 @@ def test_torch_that_flushes_subnormal_numbers_is_refused() -> None:
             report.for_input(SOURCE)
     finally:
         torch.set_flush_denormal(False)
+
+
+_asks_alone = torch.is_inference_mode_enabled  # under a name that a recording cannot replace
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [lambda y: y.is_inference(), lambda y: torch.is_inference(y), lambda y: _asks_alone()],
+    ids=["Tensor.is_inference", "torch.is_inference", "imported"],
+)
+def test_a_model_that_notices_inference_mode_is_refused(asks: Callable[[Tensor], bool]) -> None:
+    """In inference mode it rounds to sixteenths, which its recording, made without that mode, does not show: the bound was 0."""
+
+    class Noticing(Altered):
+        written_out: Tensor | None = None
+
+        def forward(self, x: Tensor, *others: Any) -> Tensor:
+            y = super().forward(x)
+            rounded = (y + 1e6) - 1e6
+            if self.written_out is None:
+                return y
+            return rounded if asks(y) else 0 * y + self.written_out
+
+    model = Noticing(lambda model, x: x).eval()
+    report, x = convert_(model, approximation=1e-3), SOURCE[0, :, :4].clone()
+    with torch.no_grad():
+        model.written_out = (model(x) + 1e6) - 1e6
+    with torch.inference_mode(), pytest.raises(UnsupportedError):
+        report.for_input(x)
