@@ -80,8 +80,8 @@ BORDERS_READING = [
     Mutation(
         "capture: inference mode",
         CAPTURE,
-        '"is_inference_mode_enabled", refuse)',
-        '"is_inference_mode_enabled", original)',
+        'asked = ((torch, "is_inference_mode_enabled"), (torch,',
+        "asked = ((torch,",
         "a forward may ask whether inference mode is on",
         ("tests/frontends/test_capture.py::test_a_forward_that_asks_for_inference_mode_is_refused",),
     ),
