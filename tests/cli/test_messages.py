@@ -64,13 +64,13 @@ def test_the_option_that_writes_has_the_same_names_everywhere() -> None:
     [
         ("head", "gelu", "--domain", "-8", "8", "--eps", "-1"),
         ("head", "gelu", "--domain", "8", "-8", "--eps", "1e-3"),
-        ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-12"),
+        ("head", "tanh", "--domain", "-8", "8", "--eps", "1e-20"),
         ("head", "gelu", "--domain", "-8", "8", "--anchors", "1"),
         ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-3", "--design", "best"),
         ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-3", "--design", "gated", "--heads", "2"),
         ("head", "gelu", "--domain", "-8", "8", "--eps", "1e-3", "--heads", "0"),
         ("compile", "FILE", "--activation", "relu", "--domain", "-1", "1", "--eps", "0"),
-        ("compile", "FILE", "--activation", "relu", "--domain", "-1", "1", "--eps", "1e-17"),
+        ("compile", "FILE", "--activation", "tanh", "--domain", "-1", "1", "--eps", "1e-17"),
         (
             "compile",
             "FILE",

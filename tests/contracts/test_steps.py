@@ -33,6 +33,7 @@ from attnc.program import (
 )  # fmt: skip
 from attnc.prove import compose as prover
 from attnc.records import layers, structure
+from tests.sampled import every
 
 TABLES: dict[str, Mapping[str, object]] = {
     "KINDS of program/__init__.py": program.KINDS,
@@ -88,7 +89,7 @@ def test_every_kind_is_in_a_network() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", every(2, [torch.float32, torch.float64]), ids=str)
 def test_a_network_of_all_kinds(dtype: torch.dtype, name: str, tmp_path: Path) -> None:
     given, domain = PROGRAMS[name]
     net = attnc.compile(given, domain=domain, eps=1e-3, dtype=dtype)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import attnc
 from attnc.errors import ExportError
 from attnc.exporters.export import Export
+from tests.sampled import every
 
 pytest.importorskip("onnxruntime")
 
@@ -41,7 +42,7 @@ def exported(branch: Callable[[Tensor], Tensor], path: Path) -> Export:
     return attnc.export(model, path, engine="closed-form", inputs=x)
 
 
-@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("name", every(2, BRANCHES))
 def test_a_branch_that_was_not_traced(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     with pytest.raises(ExportError, match=r"something else for (tokens|batch) of length"):

@@ -18,6 +18,7 @@ from attnc.incontext import Learner, Radius, Solver, SolverRadius, gradient_desc
 from attnc.records.certificate import Certificate, Status
 from attnc.records.fields import seal
 from attnc.records.files import read_file, write_file
+from tests.sampled import every
 
 LOSSES = ["squared", "ridge(0.1)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
 
@@ -35,7 +36,7 @@ def solver() -> Solver:
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", every(2, [torch.float32, torch.float64]))
 def test_the_checker_derives_the_bound(loss: str, dtype: torch.dtype) -> None:
     made = learner(loss, dtype)
     assert attnc.verify(made).status is made.certificate.status

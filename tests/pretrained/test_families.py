@@ -24,7 +24,7 @@ sys.path[:0] = [path for path in (str(ROOT / "benchmarks"),) if path not in sys.
 from attacks.families import attack_family  # noqa: E402
 from family_models import FAMILIES, example, tiny  # noqa: E402
 
-SHOWN = ("bloom", "phi3", "mixtral")
+SHOWN = ("bloom", "mixtral")
 REFUSED = {
     "esm",
     "mobilebert",

@@ -24,6 +24,7 @@ from attnc.program import Affine, Pointwise, Program
 from attnc.prove.bounds import HeadErrors, ValueBounds
 from attnc.prove.compose import compose
 from attnc.records.certificate import Witness
+from tests.sampled import every
 
 WIDE = torch.float64
 
@@ -41,7 +42,7 @@ def residual() -> attnc.Network:
     return attnc.compile(Block().eval(), domain=attnc.Box(-1, 1, shape=(3,)), eps=1e-3)
 
 
-@pytest.mark.parametrize(("thresholds", "eps"), [((0.0, -5.0), 20.0), ((20.0, 20.0), 1e-7)])
+@pytest.mark.parametrize(("thresholds", "eps"), every(2, [((0.0, -5.0), 20.0), ((20.0, 20.0), 1e-7)]))
 def test_deviations_of_one_softplus_reach_the_threshold_of_the_next(
     thresholds: tuple[float, float], eps: float
 ) -> None:
