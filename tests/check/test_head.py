@@ -16,6 +16,7 @@ from attnc.check.head import check_head as check
 from attnc.errors import InputError
 from attnc.records.certificate import Witness
 from attnc.records.numbers import HeadNumbers
+from tests.sampled import every
 
 CASES = [
     ("gelu", (-8, 8), {"eps": 1e-4}),
@@ -162,7 +163,7 @@ LOWERED = {
 
 
 @pytest.mark.parametrize("lower", LOWERED.values(), ids=LOWERED)
-@pytest.mark.parametrize("spec", ["gelu", "relu"])
+@pytest.mark.parametrize("spec", every(2, ["relu", "gelu"]))
 def test_the_proof_itself_fails_where_the_claim_is_false(
     spec: str, lower, monkeypatch: pytest.MonkeyPatch
 ) -> None:

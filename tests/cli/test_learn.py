@@ -64,7 +64,7 @@ def data(tmp_path: Path) -> Path:
     return write(tmp_path / "data.csv", [*NAMES, "y"], np.column_stack([x, y]))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", only(["float64"], ["float64", "float32"]))
 @pytest.mark.parametrize(
     "loss", ["squared", "ridge(0.2)", "lasso(0.1)", "logistic", "poisson", "huber(1)", "quantile(0.3)"]
 )

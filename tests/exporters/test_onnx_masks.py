@@ -105,6 +105,7 @@ def test_a_mask_that_cannot_be_exported_is_left_out_with_a_warning(
     assert set(done.axes) == {"input_ids"} and "attention_mask" in done.notes[0]
 
 
+@pytest.mark.slow
 def test_models_without_a_mask(tmp_path: Path) -> None:
     sizes = {name: size for name, size in SIZES.items() if name != "vocab_size"}
     config = transformers.ViTConfig(image_size=8, patch_size=4, **sizes)

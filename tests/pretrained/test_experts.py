@@ -82,6 +82,7 @@ def test_experts_that_are_not_called_are_not_taken_for_zeros(source: Path) -> No
         mapped.model.lm_head(torch.zeros(1, 16))
 
 
+@pytest.mark.slow
 def test_a_directory_of_experts_is_read_back_and_proved_again(source: Path, converted: Path) -> None:
     model = load_model(source)
     report = convert_(model, EPS, samples=IDS)
