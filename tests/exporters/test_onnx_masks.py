@@ -89,6 +89,7 @@ def test_a_file_without_the_mask_says_so(bert: Any, tmp_path: Path) -> None:
     assert json.loads(about["attnc.note"]) == done.notes[0]
 
 
+@pytest.mark.slow
 def test_a_mask_that_cannot_be_exported_is_left_out_with_a_warning(
     bert: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

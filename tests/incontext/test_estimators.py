@@ -232,6 +232,7 @@ def test_alpha_is_the_number_in_the_name(loss: str, alpha: float, other: str) ->
     assert (a.coef_ == b.coef_).all() and a.intercept_ == b.intercept_
 
 
+@pytest.mark.slow
 def test_alpha_adds_a_ridge_to_other_losses() -> None:
     slopes = [InContextRegressor("huber(1)", alpha=a, steps=100).fit(X, Y).coef_ for a in (0.0, 10.0)]
     assert np.abs(slopes[1]).sum() < 0.5 * np.abs(slopes[0]).sum()

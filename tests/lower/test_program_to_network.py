@@ -324,6 +324,7 @@ def wide_neuron(activation: type[nn.Module], eps: float) -> Network:
     [(nn.GELU, 0.3, 5e-5), pytest.param(nn.ReLU, 0.3, 3e-3, marks=pytest.mark.slow)],
     ids=["gelu", "relu"],
 )
+@pytest.mark.slow
 def test_groups_are_made_where_eps_asks_for_them(
     activation: type[nn.Module], loose: float, tight: float
 ) -> None:

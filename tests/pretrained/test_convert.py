@@ -25,7 +25,6 @@ from attnc.records.certificate import Status
 from tests.feed_forward import FeedForward, feed_forward
 from tests.frontends.tiny_models import EVERY_FAMILY, Perceptron, caught, example, tiny
 from tests.prove.blocks import reach
-from tests.sampled import every
 
 EPS = 1e-5
 pytestmark = pytest.mark.usefixtures("few_heads")
@@ -57,7 +56,7 @@ def block_of(ff: FeedForward, x: Tensor) -> Tensor:
     return h @ W2.T + b2
 
 
-@pytest.mark.parametrize("name", every(2, EVERY_FAMILY))
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_every_family_is_converted_and_moves_within_its_bounds(name: str) -> None:
     model, given = tiny(name), arguments_of(name)
     sites = {site.name: site for site in find_blocks(model).blocks}

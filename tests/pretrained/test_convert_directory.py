@@ -119,6 +119,7 @@ def test_the_result_is_that_of_the_loaded_model(
     assert read_report(finished[name]) == (report_of(read), None)
 
 
+@pytest.mark.slow
 def test_norms_and_poolers_are_converted_too(sources: dict[str, Path], tmp_path: Path) -> None:
     config, out = {"engine": "softmax"}, tmp_path / "out"
     model = load_model(sources["bert"])

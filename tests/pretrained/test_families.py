@@ -96,6 +96,7 @@ def test_calibration_in_half_precision_is_measured() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "dtype"), [("deberta", torch.float16), ("gemma", torch.bfloat16)])
+@pytest.mark.slow
 def test_half_precision_of_all_parts_under_attack(name: str, dtype: torch.dtype) -> None:
     found = attack_family(name, dtype, 1, 96)
     assert found.verdict == "converted" and found.ratio < 1

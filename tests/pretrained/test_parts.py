@@ -135,6 +135,7 @@ def test_executed_norms_stay_within_their_bounds(norm: tuple[Norm, Certificate],
                 assert abs(arb(value) - y) <= bound
 
 
+@pytest.mark.slow
 def test_a_changed_norm_is_not_verified() -> None:
     model = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)).eval()
     attnc.convert_(model, approximation=1e-3, parts="all", config={"engine": "softmax"})
