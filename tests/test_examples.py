@@ -117,7 +117,9 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", only(set(EXPECTED) - {"sort", "matrix_inverse", "softmax_average"}, EXPECTED))
+@pytest.mark.parametrize(
+    "name", only(set(EXPECTED) - {"sort", "matrix_inverse", "softmax_average"}, EXPECTED)
+)
 def test_functions_are_imitated_and_the_gallery_says_how_well(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
